@@ -1,0 +1,2 @@
+//! The ABI between the BPF programs and user space.
+#![no_std]

@@ -1,0 +1,5 @@
+//! Attach-point stubs.
+#![cfg_attr(target_arch = "bpf", no_std, no_main)]
+
+#[cfg(not(target_arch = "bpf"))]
+fn main() {}

@@ -1,0 +1,3 @@
+//! Builds the BPF object.
+
+fn main() {}

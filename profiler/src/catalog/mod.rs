@@ -1,0 +1,1 @@
+//! The catalogue of kernel options: data in `options.toml`, and its matcher.

@@ -1,0 +1,18 @@
+//! What a kernel's debug and preemption options cost a benchmark.
+//!
+//! Data flows one way, and each arrow is a module boundary:
+//!
+//! ```text
+//! kernel -> probes (plan, attach) -> collect (drain) -> recording -> model -> report / export
+//!             catalog ------------------------------------------------^
+//! ```
+//!
+//! Everything from [`recording`] to the right works on a file, without root, on
+//! any machine.
+
+pub mod catalog;
+pub mod error;
+pub mod kernel;
+pub mod model;
+pub mod probes;
+pub mod recording;

@@ -1,0 +1,3 @@
+//! The `preemptprof` command.
+
+fn main() {}

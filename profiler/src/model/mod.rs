@@ -1,0 +1,1 @@
+//! Attribution and cost. Neither files nor the kernel are read here.

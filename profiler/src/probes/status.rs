@@ -1,0 +1,18 @@
+//! The status table: what was wanted and what it got.
+
+use serde::{Deserialize, Serialize};
+
+/// One row of the status table.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProbeStatus {
+    /// The measurement, e.g. `switch`.
+    pub wanted: String,
+    /// The leg in use, e.g. `raw_tp`; `none` when no leg is left.
+    pub leg: String,
+    /// Why each better leg was not used, best first; empty when the best is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why_not_better: String,
+    /// What would make the better leg work; empty when nothing would or need.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub fix: String,
+}

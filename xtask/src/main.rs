@@ -1,0 +1,3 @@
+//! `cargo xtask`: everything a developer runs that is not `cargo build`.
+
+fn main() {}

@@ -23,9 +23,6 @@ globals! {
     CGROUP_LEVEL: u32 = 0;
     /// Not 0 when the kernel has cgroups.
     HAS_CGROUPS: u8 = 0;
-    /// The profiler's own process id in the initial PID namespace; 0 when not
-    /// known.
-    PROFILER_TGID: u32 = 0;
     /// Not 0 when targets are given by pids of a PID namespace that is not the
     /// initial one.
     ADOPT: u8 = 0;

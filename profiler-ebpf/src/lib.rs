@@ -18,6 +18,9 @@ pub const RCU_FRAMES: usize = 32;
 /// `TASK_COMM_LEN`.
 pub const COMM_LEN: usize = 16;
 
+/// Bytes that one run of the program `peek` reads.
+pub const PEEK_BYTES: usize = 16;
+
 /// Tags in [`RecordHeader::kind`].
 pub mod kind {
     /// A [`SampleRecord`](crate::SampleRecord) with its frames.
@@ -36,8 +39,6 @@ pub mod flags {
     pub const TARGET: u32 = 1 << 0;
     /// User mode was interrupted.
     pub const USER_MODE: u32 = 1 << 1;
-    /// The task is the profiler itself.
-    pub const PROFILER: u32 = 1 << 2;
     /// The record is of the off-CPU leg: one block, not one call.
     pub const OFF_CPU: u32 = 1 << 3;
 }

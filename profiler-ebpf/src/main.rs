@@ -15,6 +15,8 @@ mod cpu;
 #[cfg(target_arch = "bpf")]
 mod globals;
 #[cfg(target_arch = "bpf")]
+mod peek;
+#[cfg(target_arch = "bpf")]
 mod rcu;
 #[cfg(target_arch = "bpf")]
 mod sample;
@@ -37,7 +39,7 @@ mod stubs {
         },
     };
 
-    use crate::{globals, rcu, sample, switch, task};
+    use crate::{globals, peek, rcu, sample, switch, task};
 
     /// Samples: one run per CPU and period. Minimum kernel 5.8 (ring buffer).
     #[perf_event]
@@ -120,6 +122,20 @@ mod stubs {
         };
         task::on_free(pid.ok(), comm.unwrap_or_default());
         0
+    }
+
+    /// Not attached to anything: run by `BPF_PROG_TEST_RUN` with an address,
+    /// reads kernel memory there. Minimum kernel 5.10.
+    #[raw_tracepoint]
+    fn peek(ctx: RawTracePointContext) -> i32 {
+        peek::on_peek(ctx.arg(0))
+    }
+
+    /// Not attached to anything: run by `BPF_PROG_TEST_RUN`, says which process
+    /// of the initial PID namespace the caller is. Minimum kernel 5.10.
+    #[raw_tracepoint]
+    fn whoami(ctx: RawTracePointContext) -> i32 {
+        ctx.tgid() as i32
     }
 
     /// The start of an rcu_barrier call. Minimum kernel 5.5.

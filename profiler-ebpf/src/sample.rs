@@ -81,9 +81,6 @@ fn record(ctx: &PerfEventContext, state: &mut CpuState, time_ns: u64, pid_tgid: 
     if task::is_target(pid_tgid, state) {
         bits |= flags::TARGET;
     }
-    if (pid_tgid >> 32) as u32 == globals::PROFILER_TGID.load() {
-        bits |= flags::PROFILER;
-    }
     // Kernel addresses are in the upper half on every architecture we build for.
     let user_mode = (ip as i64) >= 0;
     if user_mode {

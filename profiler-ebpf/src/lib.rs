@@ -39,8 +39,12 @@ pub mod flags {
     pub const TARGET: u32 = 1 << 0;
     /// User mode was interrupted.
     pub const USER_MODE: u32 = 1 << 1;
+    /// The kernel stack was deeper than what is kept.
+    pub const KERNEL_TRUNCATED: u32 = 1 << 2;
+    /// The user stack was deeper than what is kept.
+    pub const USER_TRUNCATED: u32 = 1 << 3;
     /// The record is of the off-CPU leg: one block, not one call.
-    pub const OFF_CPU: u32 = 1 << 3;
+    pub const OFF_CPU: u32 = 1 << 4;
 }
 
 /// Values of the global `TARGET_MODE`.
@@ -146,6 +150,8 @@ pub struct Counters {
     pub other_preempted: u64,
     /// Runs of the fork and free programs.
     pub task_hits: u64,
+    /// Nanoseconds in them.
+    pub task_ns: u64,
     /// Losses by reason, see [`loss`].
     pub losses: [u64; loss::COUNT],
 }
@@ -223,7 +229,7 @@ pub struct RcuRecord {
 
 const _: () = {
     assert!(size_of::<SampleRecord>() == 64);
-    assert!(size_of::<Counters>() == 8 * (11 + loss::COUNT));
+    assert!(size_of::<Counters>() == 8 * (12 + loss::COUNT));
     assert!(size_of::<EpochRecord>() == 16 + size_of::<Counters>());
     assert!(size_of::<TaskRecord>() == 56);
     assert!(size_of::<RcuRecord>() == 56 + 8 * RCU_FRAMES);

@@ -90,6 +90,9 @@ fn record(ctx: &PerfEventContext, state: &mut CpuState, time_ns: u64, pid_tgid: 
     let mut kernel_bytes = 0;
     if !user_mode {
         kernel_bytes = stack(ctx, state, &mut scratch.frames, 0, 0);
+        if is_cut(state, kernel_bytes) {
+            bits |= flags::KERNEL_TRUNCATED;
+        }
     }
     let mut user_bytes = 0;
     if globals::USER_STACKS.load() != 0 && (pid_tgid >> 32) != 0 {
@@ -100,6 +103,9 @@ fn record(ctx: &PerfEventContext, state: &mut CpuState, time_ns: u64, pid_tgid: 
             kernel_bytes,
             u64::from(BPF_F_USER_STACK),
         );
+        if is_cut(state, user_bytes) {
+            bits |= flags::USER_TRUNCATED;
+        }
     }
 
     scratch.record = SampleRecord {
@@ -154,9 +160,15 @@ fn stack(
         }
         return 0;
     }
-    let bytes = bytes as usize & (STACK_BYTES - 1);
-    if bytes as u32 >= globals::MAX_STACK.load() * 8 {
+    bytes as usize & (STACK_BYTES - 1)
+}
+
+/// Whether a stack is as deep as a stack can get here, and so may go on.
+#[inline(always)]
+fn is_cut(state: &mut CpuState, bytes: usize) -> bool {
+    let cut = bytes as u32 >= globals::MAX_STACK.load() * 8;
+    if cut {
         cpu::lost(state, loss::STACK_TRUNCATED);
     }
-    bytes
+    cut
 }

@@ -115,13 +115,21 @@ pub(crate) fn on_fork(child: Option<u32>) {
     let (Some(state), Some(child)) = (cpu::any_state(), child) else {
         return;
     };
-    cpu::add(&mut state.counters.task_hits, 1);
+    let begin = cpu::now();
     if entry(bpf_get_current_pid_tgid(), state).is_some() {
         insert(child, state);
     } else {
         // The id of a task whose end was missed may come back for a stranger.
         let _ = TASKS.remove(child);
     }
+    account(state, begin);
+}
+
+/// Notes a run of a program here; these programs can be preempted.
+#[inline(always)]
+fn account(state: &mut CpuState, begin: u64) {
+    cpu::add(&mut state.counters.task_hits, 1);
+    cpu::add(&mut state.counters.task_ns, cpu::now() - begin);
 }
 
 /// A task is gone: nothing of it can be sampled or switched any more.
@@ -130,10 +138,17 @@ pub(crate) fn on_free(pid: Option<u32>, comm: [u8; COMM_LEN]) {
     let (Some(state), Some(pid)) = (cpu::any_state(), pid) else {
         return;
     };
-    cpu::add(&mut state.counters.task_hits, 1);
-    let Some(entry) = TASKS.get_ptr(pid) else {
-        return;
-    };
+    let begin = cpu::now();
+    if let Some(entry) = TASKS.get_ptr(pid) {
+        say_goodbye(state, pid, entry, comm);
+        let _ = TASKS.remove(pid);
+    }
+    account(state, begin);
+}
+
+/// Sends the switches of a task that is gone.
+#[inline(always)]
+fn say_goodbye(state: &mut CpuState, pid: u32, entry: *const TaskEntry, comm: [u8; COMM_LEN]) {
     let record = TaskRecord {
         header: cpu::header(kind::TASK, cpu::now()),
         // SAFETY: the map's value; nobody switches from a task that is gone.
@@ -143,5 +158,4 @@ pub(crate) fn on_free(pid: Option<u32>, comm: [u8; COMM_LEN]) {
         comm,
     };
     cpu::send(state, record.as_bytes());
-    let _ = TASKS.remove(pid);
 }

@@ -9,8 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::offsets::Offsets;
 use super::target::Scope;
 
-static OBJECT: &[u8] =
-    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/preemptprof.bpf.o"));
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/preemptprof.bpf.o"));
 static OBJECT_WITH_LOG: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/preemptprof-log.bpf.o"));
 
@@ -130,7 +129,11 @@ pub fn open(settings: &Settings) -> anyhow::Result<Ebpf> {
     }
     loader.map_max_entries("EVENTS", settings.ring_bytes);
     loader.map_max_entries("TASKS", settings.max_tasks);
-    let object = if settings.log { OBJECT_WITH_LOG } else { OBJECT };
+    let object = if settings.log {
+        OBJECT_WITH_LOG
+    } else {
+        OBJECT
+    };
     loader.load(object).context("loading the BPF object")
 }
 

@@ -74,7 +74,15 @@ fn prev_state_arg(btf: Option<&Btf>, release: Option<Release>) -> Option<u32> {
         return params
             .iter()
             .skip(1)
-            .position(|param| matches!(param.kind, ParamKind::Int { signed: false, size: 4 }))
+            .position(|param| {
+                matches!(
+                    param.kind,
+                    ParamKind::Int {
+                        signed: false,
+                        size: 4
+                    }
+                )
+            })
             .and_then(|position| u32::try_from(position).ok())
             .filter(|position| matches!(position, 1 | 3));
     }

@@ -249,8 +249,13 @@ impl ThrottleRing {
             // Records are 8-aligned, so their 8-byte headers never wrap.
             let offset = self.page + at as usize % self.page;
             // SAFETY: within the second page of the mapping, and 8-aligned.
-            let header: [u32; 2] =
-                unsafe { self.control.as_ptr().byte_add(offset).cast().read_volatile() };
+            let header: [u32; 2] = unsafe {
+                self.control
+                    .as_ptr()
+                    .byte_add(offset)
+                    .cast()
+                    .read_volatile()
+            };
             let [kind, misc_size] = header;
             throttled += u64::from(kind == PERF_RECORD_THROTTLE);
             at += u64::from(misc_size >> 16).max(8);

@@ -61,7 +61,8 @@ impl Scope {
     /// When there is no such cgroup, when it is of version 1, or when the depth
     /// below the root cannot be known because of a cgroup namespace.
     pub fn cgroup(path: &Path) -> anyhow::Result<Self> {
-        let mounts = fs::read_to_string("/proc/self/mounts").context("reading /proc/self/mounts")?;
+        let mounts =
+            fs::read_to_string("/proc/self/mounts").context("reading /proc/self/mounts")?;
         let found = locate_cgroup(path, &mounts)?;
         let directory = fs::metadata(&found.directory)
             .with_context(|| format!("--cgroup {}", path.display()))?;
@@ -69,7 +70,10 @@ impl Scope {
             .with_context(|| format!("reading {}", found.mount.display()))?;
         if root.ino() != 1 {
             return Err(hinted(
-                format!("--cgroup {}: its depth below the root is not known", path.display()),
+                format!(
+                    "--cgroup {}: its depth below the root is not known",
+                    path.display()
+                ),
                 ["this shell is in a cgroup namespace; run preemptprof outside of the container"],
             ));
         }
@@ -110,14 +114,12 @@ fn locate_cgroup(path: &Path, mounts: &str) -> anyhow::Result<Located> {
         mount.join(path)
     };
     // `..` and symbolic links would falsify the depth.
-    let directory = directory
-        .canonicalize()
-        .map_err(|error| {
-            hinted(
-                format!("no cgroup {}: {error}", path.display()),
-                [format!("cgroups are directories below {}", mount.display())],
-            )
-        })?;
+    let directory = directory.canonicalize().map_err(|error| {
+        hinted(
+            format!("no cgroup {}: {error}", path.display()),
+            [format!("cgroups are directories below {}", mount.display())],
+        )
+    })?;
     let mount = mount.canonicalize().unwrap_or(mount);
     let Ok(below) = directory.strip_prefix(&mount) else {
         let version_1 = points("cgroup").any(|mount| directory.starts_with(mount));

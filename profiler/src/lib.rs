@@ -14,5 +14,7 @@ pub mod catalog;
 pub mod error;
 pub mod kernel;
 pub mod model;
+pub mod output;
 pub mod probes;
 pub mod recording;
+pub mod workloads;

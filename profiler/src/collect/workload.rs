@@ -171,6 +171,11 @@ impl Workload {
         Ok(())
     }
 
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        super::run::has_ended(&self.pidfd)
+    }
+
     /// Sends it a signal.
     pub fn signal(&self, signal: i32) {
         if !self.waited {

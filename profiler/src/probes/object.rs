@@ -141,8 +141,8 @@ pub fn open(settings: &Settings) -> anyhow::Result<Ebpf> {
 pub struct Maps {
     /// Counters of each possible CPU.
     pub cpus: PerCpuArray<MapData, Plain<CpuState>>,
-    /// Everything the programs send.
-    pub events: RingBuf<MapData>,
+    /// Everything the programs send; taken by the drain.
+    pub events: Option<RingBuf<MapData>>,
     /// The target's tasks.
     pub tasks: HashMap<MapData, u32, Plain<TaskEntry>>,
     /// Process ids of the target in the profiler's PID namespace.
@@ -165,7 +165,7 @@ impl Maps {
         };
         Ok(Self {
             cpus: map("CPUS")?.try_into().context("map CPUS")?,
-            events: map("EVENTS")?.try_into().context("map EVENTS")?,
+            events: Some(map("EVENTS")?.try_into().context("map EVENTS")?),
             tasks: map("TASKS")?.try_into().context("map TASKS")?,
             ns_targets: map("NS_TARGETS")?.try_into().context("map NS_TARGETS")?,
             peek: map("PEEK")?.try_into().context("map PEEK")?,

@@ -6,7 +6,7 @@ use std::os::fd::AsFd as _;
 
 use anyhow::Context as _;
 use aya::Ebpf;
-use aya::maps::PerCpuValues;
+use aya::maps::{MapData, PerCpuValues, RingBuf};
 use aya::programs::{PerfEvent, RawTracePoint, RawTracePointRunOptions, TestRun as _};
 use profiler_ebpf::{CpuState, TaskEntry};
 
@@ -127,6 +127,34 @@ impl Session {
     /// The status table.
     pub fn status(&self) -> &[ProbeStatus] {
         &self.status
+    }
+
+    /// Whether a measurement got a leg.
+    pub fn watches(&self, wanted: &str) -> bool {
+        self.status
+            .iter()
+            .any(|row| row.wanted == wanted && row.leg != "none")
+    }
+
+    /// The ring buffer, once.
+    ///
+    /// # Errors
+    ///
+    /// When it was taken before.
+    pub fn take_events(&mut self) -> anyhow::Result<RingBuf<MapData>> {
+        self.maps.events.take().context("the ring buffer was taken before")
+    }
+
+    /// Run time of all programs by the kernel's BPF statistics, nanoseconds.
+    pub fn run_time_ns(&self) -> Option<u64> {
+        let mut total = 0;
+        for (_, program) in self.ebpf.programs() {
+            // Programs that were not needed are not loaded.
+            if program.fd().is_ok() {
+                total += u64::try_from(program.info().ok()?.run_time().as_nanos()).ok()?;
+            }
+        }
+        Some(total)
     }
 
     /// Makes tasks the target: `family` by thread id, or in a PID namespace of

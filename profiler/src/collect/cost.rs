@@ -8,7 +8,7 @@ use crate::probes::Plain;
 use crate::recording::Overhead;
 
 /// CPU time of this process's threads so far.
-pub fn own_cpu_time() -> Duration {
+pub(super) fn own_cpu_time() -> Duration {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: `usage` is writable, and zeroed in case the call fails.
     let usage = unsafe {
@@ -24,7 +24,7 @@ pub fn own_cpu_time() -> Duration {
 }
 
 /// The sum of all CPUs' counters.
-pub fn total(states: &[Plain<CpuState>]) -> Counters {
+pub(super) fn total(states: &[Plain<CpuState>]) -> Counters {
     let mut sum = Counters::default();
     for Plain(state) in states {
         // Named one by one, so that a counter that is added cannot be forgotten.
@@ -75,35 +75,35 @@ fn bpf_ns(counters: &Counters) -> u64 {
 }
 
 /// What a run's own cost is made of.
-pub struct Inputs<'a> {
+pub(super) struct Inputs<'a> {
     /// Counters at the workload's end.
-    pub counters: &'a Counters,
+    pub(super) counters: &'a Counters,
     /// Run time of all programs by the kernel's statistics, when those were on.
-    pub kernel_stats_ns: Option<u64>,
+    pub(super) kernel_stats_ns: Option<u64>,
     /// What entering each program costs.
-    pub prices: Prices,
+    pub(super) prices: Prices,
     /// CPU time of this process from the workload's start to its end.
-    pub user: Duration,
+    pub(super) user: Duration,
     /// From the command's start to the workload's.
-    pub setup: Duration,
+    pub(super) setup: Duration,
     /// From the workload's start to its end.
-    pub wall: Duration,
+    pub(super) wall: Duration,
     /// CPUs online.
-    pub online_cpus: usize,
+    pub(super) online_cpus: usize,
 }
 
 /// What entering and leaving a program costs, beside the program: calibrated on
 /// the running kernel, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Prices {
+pub(super) struct Prices {
     /// A sampling interrupt.
-    pub sample_ns: f64,
+    pub(super) sample_ns: f64,
     /// A tracepoint's call of a program.
-    pub switch_ns: f64,
+    pub(super) switch_ns: f64,
 }
 
 /// Adds it up.
-pub fn overhead(inputs: &Inputs<'_>) -> Overhead {
+pub(super) fn overhead(inputs: &Inputs<'_>) -> Overhead {
     let counters = inputs.counters;
     let (bpf_ns, bpf_source) = match inputs.kernel_stats_ns {
         Some(ns) => (ns, "kernel.bpf_stats"),

@@ -6,14 +6,14 @@ use crate::recording::Gap;
 
 /// Times in which a CPU was not watched.
 #[derive(Debug, Default)]
-pub struct Gaps {
+pub(super) struct Gaps {
     open: BTreeMap<u32, u64>,
     closed: Vec<Gap>,
 }
 
 impl Gaps {
     /// Notes CPUs that went and came, at `now_ns` since the run's start.
-    pub fn note(&mut self, gone: &[u32], back: &[u32], now_ns: u64) {
+    pub(super) fn note(&mut self, gone: &[u32], back: &[u32], now_ns: u64) {
         for &cpu in gone {
             self.open.entry(cpu).or_insert(now_ns);
         }
@@ -25,7 +25,7 @@ impl Gaps {
     }
 
     /// All gaps of a run that ends at `end_ns`.
-    pub fn finish(mut self, end_ns: u64) -> Vec<Gap> {
+    pub(super) fn finish(mut self, end_ns: u64) -> Vec<Gap> {
         for (cpu, from_ns) in std::mem::take(&mut self.open) {
             self.closed.push(gap(cpu, from_ns, end_ns));
         }
@@ -45,7 +45,7 @@ fn gap(cpu: u32, from_ns: u64, to_ns: u64) -> Gap {
 
 /// The difference between two sets of online CPUs, as the set of those that are
 /// new.
-pub fn newcomers(before: &BTreeSet<u32>, now: &BTreeSet<u32>) -> BTreeSet<u32> {
+pub(super) fn newcomers(before: &BTreeSet<u32>, now: &BTreeSet<u32>) -> BTreeSet<u32> {
     now.difference(before).copied().collect()
 }
 

@@ -25,7 +25,7 @@ const TURN: usize = 4096;
 const REMEMBERED: usize = 1 << 16;
 
 /// Turns records into calls of a sink.
-pub struct Drain<'a> {
+pub(super) struct Drain<'a> {
     kallsyms: &'a Kallsyms,
     /// The profiler's own process id in the initial PID namespace; 0 unknown.
     own_tgid: u32,
@@ -37,16 +37,16 @@ pub struct Drain<'a> {
     /// rcu_barrier calls.
     rcu: RcuCalls,
     /// Switches by task.
-    pub tasks: Tasks,
+    pub(super) tasks: Tasks,
     /// Records that are of no known kind or size: the object is not of this
     /// build, or memory is broken.
-    pub unreadable: u64,
+    pub(super) unreadable: u64,
     comms: HashMap<[u8; 16], u32>,
 }
 
 impl<'a> Drain<'a> {
     /// A drain for a run that starts at `origin_ns`.
-    pub fn new(kallsyms: &'a Kallsyms, own_tgid: u32, origin_ns: u64) -> Self {
+    pub(super) fn new(kallsyms: &'a Kallsyms, own_tgid: u32, origin_ns: u64) -> Self {
         Self {
             kallsyms,
             own_tgid,
@@ -62,12 +62,12 @@ impl<'a> Drain<'a> {
     }
 
     /// The run starts now, not when this was made.
-    pub fn set_origin(&mut self, origin_ns: u64) {
+    pub(super) fn set_origin(&mut self, origin_ns: u64) {
         self.origin_ns = origin_ns;
     }
 
     /// Takes at most one turn's records; true when there may be more.
-    pub fn turn(&mut self, events: &mut RingBuf<MapData>, sink: &mut dyn Sink) -> bool {
+    pub(super) fn turn(&mut self, events: &mut RingBuf<MapData>, sink: &mut dyn Sink) -> bool {
         for _ in 0..TURN {
             let Some(item) = events.next() else {
                 return false;
@@ -78,7 +78,7 @@ impl<'a> Drain<'a> {
     }
 
     /// Takes one record.
-    pub fn record(&mut self, bytes: &[u8], sink: &mut dyn Sink) {
+    pub(super) fn record(&mut self, bytes: &[u8], sink: &mut dyn Sink) {
         let known = match RecordHeader::ref_from_prefix(bytes).map(|(header, _)| header.kind) {
             Ok(kind::SAMPLE) => self.sample(bytes, sink),
             Ok(kind::EPOCH) => self.epoch(bytes, sink),
@@ -92,7 +92,7 @@ impl<'a> Drain<'a> {
     }
 
     /// Ends the run: what was held back goes to the sink.
-    pub fn finish(&mut self, sink: &mut dyn Sink) {
+    pub(super) fn finish(&mut self, sink: &mut dyn Sink) {
         self.rcu.finish(sink);
     }
 
@@ -195,7 +195,8 @@ impl<'a> Drain<'a> {
 
     fn task(&mut self, bytes: &[u8]) -> Option<()> {
         let (record, _) = TaskRecord::read_from_prefix(bytes).ok()?;
-        self.tasks.add(record.pid, Some(&record.comm), &record.entry);
+        self.tasks
+            .add(record.pid, Some(&record.comm), &record.entry);
         Some(())
     }
 
@@ -284,8 +285,11 @@ fn unknown() -> Symbol {
 }
 
 /// A task name as text: up to its first NUL, with U+FFFD for what is not UTF-8.
-pub fn comm_text(comm: &[u8]) -> String {
-    let end = comm.iter().position(|&byte| byte == 0).unwrap_or(comm.len());
+pub(super) fn comm_text(comm: &[u8]) -> String {
+    let end = comm
+        .iter()
+        .position(|&byte| byte == 0)
+        .unwrap_or(comm.len());
     String::from_utf8_lossy(&comm[..end]).into_owned()
 }
 
@@ -299,7 +303,7 @@ fn addresses(bytes: &[u8]) -> impl Iterator<Item = u64> {
 }
 
 /// The target's part of a CPU's counters.
-pub fn target_switches(counters: &Counters) -> SwitchCounts {
+pub(super) fn target_switches(counters: &Counters) -> SwitchCounts {
     SwitchCounts {
         voluntary: counters.target_voluntary,
         preempted: counters.target_preempted,
@@ -307,7 +311,7 @@ pub fn target_switches(counters: &Counters) -> SwitchCounts {
 }
 
 /// Everyone else's part of a CPU's counters.
-pub fn other_switches(counters: &Counters) -> SwitchCounts {
+pub(super) fn other_switches(counters: &Counters) -> SwitchCounts {
     SwitchCounts {
         voluntary: counters.other_voluntary,
         preempted: counters.other_preempted,

@@ -10,26 +10,26 @@ const PENDING: usize = 4096;
 
 /// One block, or with the other legs one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
+pub(super) struct Block {
     /// Start, nanoseconds since the run's start.
-    pub start_ns: u64,
+    pub(super) start_ns: u64,
     /// End, nanoseconds since the run's start.
-    pub end_ns: u64,
+    pub(super) end_ns: u64,
     /// Thread id.
-    pub pid: u32,
+    pub(super) pid: u32,
     /// Process id.
-    pub tgid: u32,
+    pub(super) tgid: u32,
     /// Task name.
-    pub comm: u32,
+    pub(super) comm: u32,
     /// Stack from rcu_barrier outwards.
-    pub kernel_stack: StackId,
+    pub(super) kernel_stack: StackId,
     /// Whether the task belongs to the target.
-    pub target: bool,
+    pub(super) target: bool,
 }
 
 impl Block {
     /// The event it is by itself.
-    pub fn event(&self) -> RcuEvent {
+    pub(super) fn event(&self) -> RcuEvent {
         RcuEvent {
             time_ns: self.start_ns,
             duration_ns: self.end_ns.saturating_sub(self.start_ns),
@@ -48,13 +48,13 @@ impl Block {
 /// thread, unless another wait for the mutex comes first (the first call found
 /// that a later one had done its work).
 #[derive(Debug, Default)]
-pub struct RcuCalls {
+pub(super) struct RcuCalls {
     in_mutex: HashMap<u32, Block>,
 }
 
 impl RcuCalls {
     /// Takes a block.
-    pub fn block(&mut self, block: Block, in_mutex: bool, sink: &mut dyn Sink) {
+    pub(super) fn block(&mut self, block: Block, in_mutex: bool, sink: &mut dyn Sink) {
         let earlier = self.in_mutex.remove(&block.pid);
         if in_mutex {
             if let Some(earlier) = earlier {
@@ -72,7 +72,7 @@ impl RcuCalls {
     }
 
     /// Ends the run: calls that only waited for the mutex.
-    pub fn finish(&mut self, sink: &mut dyn Sink) {
+    pub(super) fn finish(&mut self, sink: &mut dyn Sink) {
         let mut left: Vec<Block> = self.in_mutex.drain().map(|(_, block)| block).collect();
         left.sort_by_key(|block| block.start_ns);
         for block in left {

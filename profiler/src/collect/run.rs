@@ -1,7 +1,7 @@
 //! The one loop of a profiled run.
 
 use std::collections::BTreeSet;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -83,15 +83,6 @@ pub struct Outcome {
     pub detach: Duration,
 }
 
-/// A descriptor that is owned by someone else.
-struct Borrowed(RawFd);
-
-impl AsRawFd for Borrowed {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0
-    }
-}
-
 impl Run<'_> {
     /// Lets the workload run, drains until it ends, detaches, and adds up.
     ///
@@ -110,14 +101,10 @@ impl Run<'_> {
 
     async fn run(mut self) -> anyhow::Result<Outcome> {
         let events = self.session.take_events()?;
-        let mut events = AsyncFd::with_interest(events, Interest::READABLE)?;
-        let signals =
-            AsyncFd::with_interest(Borrowed(self.signals.fd().as_raw_fd()), Interest::READABLE)?;
+        let mut events = watch(events)?;
+        let signals = watch(self.signals.fd().try_clone()?)?;
         let child = match &self.watched {
-            Watched::Command(workload) => Some(AsyncFd::with_interest(
-                Borrowed(workload.pidfd().as_raw_fd()),
-                Interest::READABLE,
-            )?),
+            Watched::Command(workload) => Some(watch(workload.pidfd().try_clone()?)?),
             _ => None,
         };
         let mut drain = Drain::new(self.kallsyms, self.own_tgid, monotonic_ns());
@@ -181,7 +168,11 @@ impl Run<'_> {
         drain.finish(self.sink);
 
         let counters = cost::total(&states);
-        let kernel_stats_ns = if self.bpf_stats { self.session.run_time_ns() } else { None };
+        let kernel_stats_ns = if self.bpf_stats {
+            self.session.run_time_ns()
+        } else {
+            None
+        };
         let watches_switches = self.session.watches("switch");
         let mut trailer = Trailer {
             run: RunInfo {
@@ -208,13 +199,17 @@ impl Run<'_> {
             trailer.other_switches = Some(other_switches(&counters));
         }
         for (&cpu, &count) in self.session.throttled() {
-            trailer.losses.push(loss_of(cpu, "sampler_throttled", count));
+            trailer
+                .losses
+                .push(loss_of(cpu, "sampler_throttled", count));
         }
         if let Some(count @ 1..) = self.session.recursion_misses() {
             trailer.losses.push(loss_of(0, "recursion_miss", count));
         }
         if drain.unreadable > 0 {
-            trailer.losses.push(loss_of(0, "unreadable_record", drain.unreadable));
+            trailer
+                .losses
+                .push(loss_of(0, "unreadable_record", drain.unreadable));
         }
         let before_detach = Instant::now();
         let maps = self.session.detach();
@@ -291,6 +286,14 @@ impl Run<'_> {
     }
 }
 
+/// Makes an owned descriptor something to wait for.
+fn watch<T: AsFd + std::os::fd::AsRawFd>(owner: T) -> anyhow::Result<AsyncFd<T>> {
+    // SAFETY: `owner` owns its descriptor (an `OwnedFd`, or a map whose data
+    // does) and moves into the result, which keeps it open.
+    let watched = unsafe { AsyncFd::register_with_interest(owner, Interest::READABLE) };
+    watched.map_err(|error| anyhow::anyhow!("waiting for a descriptor: {error}"))
+}
+
 /// Passes signals on to the command, but for those it has already.
 fn pass_on(signals: &Signals, workload: &Workload) {
     while let Some(signal) = signals.next() {
@@ -301,7 +304,7 @@ fn pass_on(signals: &Signals, workload: &Workload) {
 }
 
 /// Waits for a descriptor, or forever when there is none.
-async fn readable(fd: Option<&AsyncFd<Borrowed>>) -> std::io::Result<()> {
+async fn readable(fd: Option<&AsyncFd<OwnedFd>>) -> std::io::Result<()> {
     match fd {
         Some(fd) => fd.readable().await.map(drop),
         None => std::future::pending().await,

@@ -42,7 +42,10 @@ impl Signals {
             }
             libc::sigprocmask(libc::SIG_BLOCK, set.as_ptr(), original.as_mut_ptr());
             let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-            (libc::signalfd(-1, set.as_ptr(), flags), original.assume_init())
+            (
+                libc::signalfd(-1, set.as_ptr(), flags),
+                original.assume_init(),
+            )
         };
         if fd < 0 {
             return Err(io::Error::last_os_error());

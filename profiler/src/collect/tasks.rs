@@ -16,21 +16,21 @@ const OTHERS: &str = "[others]";
 /// Collects them: from tasks that ended while the run went on, and at its end
 /// from the map of those that are left.
 #[derive(Debug, Default)]
-pub struct Tasks {
+pub(super) struct Tasks {
     counts: HashMap<(u32, String), SwitchCounts>,
     names: HashMap<u32, [u8; 16]>,
 }
 
 impl Tasks {
     /// Remembers the name of a task.
-    pub fn see(&mut self, pid: u32, comm: &[u8; 16]) {
+    pub(super) fn see(&mut self, pid: u32, comm: &[u8; 16]) {
         if self.names.len() < LIMIT || self.names.contains_key(&pid) {
             self.names.insert(pid, *comm);
         }
     }
 
     /// Adds a task's switches. Without a name the last one seen is taken.
-    pub fn add(&mut self, pid: u32, comm: Option<&[u8]>, entry: &TaskEntry) {
+    pub(super) fn add(&mut self, pid: u32, comm: Option<&[u8]>, entry: &TaskEntry) {
         if entry.voluntary == 0 && entry.preempted == 0 {
             return;
         }
@@ -51,7 +51,7 @@ impl Tasks {
     }
 
     /// All of them, most switches first.
-    pub fn finish(self) -> Vec<TaskSwitches> {
+    pub(super) fn finish(self) -> Vec<TaskSwitches> {
         let mut tasks: Vec<TaskSwitches> = self
             .counts
             .into_iter()

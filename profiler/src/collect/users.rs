@@ -19,7 +19,7 @@ const MAX_SYMBOLS: usize = 1 << 20;
 
 /// Looks up addresses of processes.
 #[derive(Debug, Default)]
-pub struct UserSymbols {
+pub(super) struct UserSymbols {
     processes: HashMap<u32, Process>,
     files: HashMap<(String, u64), Option<SymbolTable>>,
 }
@@ -44,7 +44,7 @@ struct Mapping {
 impl UserSymbols {
     /// The symbol of an address and the bytes past its start; `None` when the
     /// process or the mapping is gone.
-    pub fn lookup(&mut self, tgid: u32, address: u64) -> Option<(Symbol, u32)> {
+    pub(super) fn lookup(&mut self, tgid: u32, address: u64) -> Option<(Symbol, u32)> {
         if self.processes.len() >= REMEMBERED && !self.processes.contains_key(&tgid) {
             self.processes.clear();
         }
@@ -194,7 +194,10 @@ mod tests {
         let (symbol, offset) = UserSymbols::default()
             .lookup(std::process::id(), address)
             .unwrap();
-        assert_eq!((symbol.name.as_str(), offset), ("a_function_of_this_test", 0));
+        assert_eq!(
+            (symbol.name.as_str(), offset),
+            ("a_function_of_this_test", 0)
+        );
         assert!(symbol.module.starts_with('/'));
         assert_eq!(a_function_of_this_test(), 7);
     }

@@ -131,7 +131,14 @@ impl Workload {
         if pid == 0 {
             drop(gate_in);
             // SAFETY: as for the fork; `pointers` ends with a null.
-            unsafe { child(&pointers, signals, gate_out.as_raw_fd(), error_in.as_raw_fd()) }
+            unsafe {
+                child(
+                    &pointers,
+                    signals,
+                    gate_out.as_raw_fd(),
+                    error_in.as_raw_fd(),
+                )
+            }
         }
         // SAFETY: pidfd_open takes numbers; the pid is our unreaped child's.
         let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -209,7 +216,11 @@ impl Workload {
         let mut errno = [0; 4];
         if self.exec_error.read_exact(&mut errno).is_ok() {
             let error = io::Error::from_raw_os_error(i32::from_ne_bytes(errno));
-            let status = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+            let status = if error.kind() == io::ErrorKind::NotFound {
+                127
+            } else {
+                126
+            };
             return Err(CannotStart {
                 status,
                 error: anyhow::Error::new(error).context("executing the command"),

@@ -253,7 +253,7 @@ impl ThrottleRing {
                 self.control
                     .as_ptr()
                     .byte_add(offset)
-                    .cast()
+                    .cast::<[u32; 2]>()
                     .read_volatile()
             };
             let [kind, misc_size] = header;

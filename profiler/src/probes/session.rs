@@ -142,7 +142,10 @@ impl Session {
     ///
     /// When it was taken before.
     pub fn take_events(&mut self) -> anyhow::Result<RingBuf<MapData>> {
-        self.maps.events.take().context("the ring buffer was taken before")
+        self.maps
+            .events
+            .take()
+            .context("the ring buffer was taken before")
     }
 
     /// Run time of all programs by the kernel's BPF statistics, nanoseconds.

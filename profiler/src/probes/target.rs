@@ -95,7 +95,7 @@ struct Located {
 
 /// Finds the directory of a cgroup and its depth below the cgroup2 mount.
 fn locate_cgroup(path: &Path, mounts: &str) -> anyhow::Result<Located> {
-    let points = |kind: &str| {
+    let points = |kind: &'static str| {
         mounts.lines().filter_map(move |line| {
             let mut fields = line.split(' ');
             let point = fields.nth(1)?;

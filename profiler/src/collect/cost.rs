@@ -95,11 +95,11 @@ pub(super) struct Inputs<'a> {
 /// What entering and leaving a program costs, beside the program: calibrated on
 /// the running kernel, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Prices {
+pub struct Prices {
     /// A sampling interrupt.
-    pub(super) sample_ns: f64,
+    pub sample_ns: f64,
     /// A tracepoint's call of a program.
-    pub(super) switch_ns: f64,
+    pub switch_ns: f64,
 }
 
 /// Adds it up.

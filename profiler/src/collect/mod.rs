@@ -11,5 +11,6 @@ mod tasks;
 mod users;
 pub mod workload;
 
+pub use cost::Prices;
 pub use run::{Ended, Outcome, Run, Watched};
 pub use signals::Signals;

@@ -163,7 +163,7 @@ fn needs(known: bool, what: &str) -> anyhow::Result<()> {
 }
 
 /// Attaches to context switches.
-pub fn attach_switch(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> ProbeStatus {
+pub(super) fn attach_switch(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> ProbeStatus {
     let offsets = around.offsets;
     let state = || needs(offsets.knows_state(), "the state of a task at a switch");
     first(
@@ -187,7 +187,7 @@ pub fn attach_switch(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> ProbeStatus 
 }
 
 /// Attaches to new tasks, so that the target's descendants belong to it.
-pub fn attach_fork(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> ProbeStatus {
+pub(super) fn attach_fork(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> ProbeStatus {
     let offsets = around.offsets;
     let pid = || needs(offsets.task_pid.is_some(), "task_struct.pid");
     first(
@@ -211,7 +211,7 @@ pub fn attach_fork(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> ProbeStatus {
 }
 
 /// Attaches to tasks that are gone, so that their ids can come back.
-pub fn attach_free(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> ProbeStatus {
+pub(super) fn attach_free(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> ProbeStatus {
     let offsets = around.offsets;
     let pid = || needs(offsets.task_pid.is_some(), "task_struct.pid");
     first(
@@ -236,7 +236,7 @@ pub fn attach_free(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> ProbeStatus {
 
 /// Attaches to rcu_barrier itself. `none` in the result means that the off-CPU
 /// leg is left.
-pub fn attach_rcu_barrier(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> ProbeStatus {
+pub(super) fn attach_rcu_barrier(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> ProbeStatus {
     const TARGET: &str = "rcu_barrier";
     let allowed = |method| allow::check(method, TARGET, around.release).map_err(|why| anyhow!(why));
     first(

@@ -3,6 +3,7 @@
 
 pub mod allow;
 mod legs;
+mod memory;
 mod object;
 mod offsets;
 pub mod perf;
@@ -12,6 +13,7 @@ mod status;
 pub mod target;
 
 pub use legs::Surroundings;
+pub use memory::Memory;
 pub use object::{Maps, Plain, Settings};
 pub use offsets::Offsets;
 pub use session::{Request, Session, idle_text};

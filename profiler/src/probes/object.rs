@@ -49,13 +49,32 @@ pub struct Settings {
     pub log: bool,
 }
 
+impl Settings {
+    /// For programs that are only run on request: the least a kernel accepts.
+    pub(super) fn smallest() -> Self {
+        Self {
+            scope: Scope::machine(),
+            offsets: Offsets::default(),
+            idle_text: None,
+            rcu_text: None,
+            has_cgroups: false,
+            user_stacks: false,
+            max_stack: 1,
+            epoch_ns: 1,
+            ring_bytes: 4096,
+            max_tasks: 1,
+            log: false,
+        }
+    }
+}
+
 /// Parses the object, sets its globals and makes its maps. No program is loaded.
 ///
 /// # Errors
 ///
 /// When the kernel refuses a map: no privileges, no ring buffer (before 5.8), or
 /// no memory.
-pub fn open(settings: &Settings) -> anyhow::Result<Ebpf> {
+pub(super) fn open(settings: &Settings) -> anyhow::Result<Ebpf> {
     // Before 5.11 maps count against this limit. Where it cannot be raised, the
     // maps may still fit.
     let unlimited = libc::rlimit {

@@ -3,7 +3,7 @@
 use crate::error::hinted;
 
 /// Adds hints to an error of loading BPF programs or maps.
-pub fn explain(error: anyhow::Error) -> anyhow::Error {
+pub(super) fn explain(error: anyhow::Error) -> anyhow::Error {
     let errno = error.chain().find_map(|cause| {
         cause
             .downcast_ref::<std::io::Error>()

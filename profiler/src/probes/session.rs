@@ -316,7 +316,7 @@ impl Session {
             .context("the BPF object has no program whoami")?
             .try_into()?;
         program.load()?;
-        let result = program.test_run(RawTracePointRunOptions::default())?;
+        let result = program.test_run(RawTracePointRunOptions::new())?;
         Ok(result.return_value)
     }
 

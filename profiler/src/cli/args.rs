@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::kernel::CpuList;
+use crate::workloads;
 
 /// What this kernel's debug and preemption options cost your benchmark.
 #[derive(Debug, Parser)]
@@ -76,7 +77,7 @@ pub struct MeasureArgs {
         long,
         value_name = "PID",
         value_delimiter = ',',
-        conflicts_with_all = ["cgroup", "workload"]
+        conflicts_with = "cgroup"
     )]
     pub pid: Vec<u32>,
     /// Measure a cgroup (version 2) and those below it
@@ -213,7 +214,22 @@ pub struct BenchArgs {
     pub format: Format,
     /// Which benchmark.
     #[command(subcommand)]
-    pub name: crate::workloads::Workload,
+    pub name: Bench,
+}
+
+/// The built-in benchmarks.
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Groups of senders and receivers, as `perf bench sched messaging`
+    Messaging(workloads::messaging::Args),
+    /// Two tasks passing a token, as `perf bench sched pipe`
+    Pipe(workloads::pipe::Args),
+    /// Processes started one after the other
+    Spawn(workloads::spawn::Args),
+    /// A chain of short waits
+    Timers(workloads::timers::Args),
+    /// Pairs of veth devices created and deleted
+    Veth(workloads::veth::Args),
 }
 
 /// Reads `10`, `1.5s`, `500ms`, `2m`.

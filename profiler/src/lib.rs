@@ -13,9 +13,11 @@
 pub mod catalog;
 pub mod collect;
 pub mod error;
+pub mod export;
 pub mod kernel;
 pub mod model;
 pub mod output;
 pub mod probes;
 pub mod recording;
+pub mod report;
 pub mod workloads;

@@ -1,4 +1,5 @@
 //! Reports as text and JSON, against snapshots and the schema.
+#![allow(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 
 mod common;
 

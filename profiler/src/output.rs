@@ -196,7 +196,7 @@ impl AtomicFile {
         check_target(&self.target, self.force)?;
         rename(&self.temp, &self.target, self.force).map_err(|error| {
             if error.kind() == io::ErrorKind::AlreadyExists {
-                exists(&self.target)
+                already_exists(&self.target)
             } else {
                 anyhow::Error::new(error).context(format!(
                     "cannot rename {} to {}",
@@ -252,7 +252,8 @@ fn file_name(target: &Path) -> Result<&std::ffi::OsStr> {
         })
 }
 
-fn exists(target: &Path) -> anyhow::Error {
+/// The refusal to replace `target`.
+pub fn already_exists(target: &Path) -> anyhow::Error {
     hinted(
         format!("{} already exists", target.display()),
         ["--force replaces it"],
@@ -283,7 +284,7 @@ fn check_target(target: &Path, force: bool) -> Result<()> {
             ["give the name of a file to write"],
         ));
     }
-    if force { Ok(()) } else { Err(exists(target)) }
+    if force { Ok(()) } else { Err(already_exists(target)) }
 }
 
 fn is_locked(path: &Path) -> bool {

@@ -5,6 +5,7 @@
 //! the running kernel. Start with [`collect`].
 
 mod btf;
+mod btf_kind;
 mod capabilities;
 mod cgroup;
 mod cmdline;

@@ -118,6 +118,8 @@ struct Type {
 pub struct Btf {
     bytes: Vec<u8>,
     strings: Range<usize>,
+    /// How long each kind is, four bytes a kind; empty in BTF that does not tell.
+    layout: Range<usize>,
     /// Position of each type; ids count from 1, so id 1 is at index 0.
     types: Vec<u32>,
     /// Why types behind the last of `types` could not be read.
@@ -161,10 +163,18 @@ impl Btf {
         };
         let type_section = section("type", word(8), word(12))?;
         let strings = section("string", word(16), word(20))?;
+        let layout = match word(4) {
+            32.. => {
+                let at = |at| u32_at(&bytes, at).unwrap_or_default() as usize;
+                section("layout", at(24), at(28))?
+            }
+            _ => 0..0,
+        };
         let mut btf = Self {
             types: Vec::with_capacity(type_section.len() / 24),
             bytes,
             strings,
+            layout,
             cut: None,
             by_name: OnceLock::new(),
         };
@@ -173,9 +183,7 @@ impl Btf {
             let id = btf.types.len() + 1;
             match btf.type_at(at) {
                 Ok(found) => {
-                    let next = found
-                        .trailer
-                        .saturating_add(found.kind.trailer(found.elements));
+                    let next = found.trailer.saturating_add(btf.trailer(at, &found));
                     if next > type_section.end {
                         btf.cut = Some(format!("BTF type {id} is cut off"));
                         break;
@@ -200,8 +208,10 @@ impl Btf {
         // Bits 16-23, 29 and 30 are zero up to 7.0; they have been reserved to widen
         // the count of elements and the kind, and are read so.
         let number = (info >> 24) & 0x7f;
-        let Some(kind) = Kind::from_number(number) else {
-            return unavailable(format!("kind {number} is not known"));
+        let kind = match Kind::from_number(number) {
+            Some(kind) => kind,
+            None if self.layout_of(number).is_some() => Kind::Other,
+            None => return unavailable(format!("kind {number} is not known")),
         };
         Ok(Type {
             kind,
@@ -211,6 +221,27 @@ impl Btf {
             size_or_type,
             trailer: at + 12,
         })
+    }
+
+    /// Bytes behind the head of the type at `at`.
+    fn trailer(&self, at: usize, found: &Type) -> usize {
+        if found.kind != Kind::Other {
+            return found.kind.trailer(found.elements);
+        }
+        let info = u32_at(&self.bytes, at + 4).unwrap_or_default();
+        let [fixed, element] = self.layout_of((info >> 24) & 0x7f).unwrap_or_default();
+        usize::from(fixed) + usize::from(element) * found.elements
+    }
+
+    /// Fixed bytes and bytes an element of a kind, from the layout section that BTF
+    /// can have so that readers can pass over kinds that are newer than they are.
+    fn layout_of(&self, kind: u32) -> Option<[u8; 2]> {
+        let layout = self.bytes.get(self.layout.clone())?;
+        let entry = layout.get(4 * kind as usize..)?;
+        match entry {
+            [fixed, element, _, _, ..] => Some([*fixed, *element]),
+            _ => None,
+        }
     }
 
     fn get(&self, id: u32) -> Result<Type, Unavailable> {

@@ -19,6 +19,8 @@ pub(super) enum Kind {
     Float,
     DeclTag,
     Enum64,
+    /// One this reader does not know, whose length BTF itself tells.
+    Other,
 }
 
 impl Kind {
@@ -44,14 +46,20 @@ impl Kind {
         })
     }
 
-    /// Bytes behind the 12 every type has.
+    /// Bytes behind the 12 every type has, for the kinds known here.
     pub(super) fn trailer(self, elements: usize) -> usize {
         match self {
             Self::Int | Self::Var | Self::DeclTag => 4,
             Self::Array => 12,
             Self::Struct | Self::Union | Self::Datasec | Self::Enum64 => 12 * elements,
             Self::Enum | Self::FuncProto => 8 * elements,
-            Self::Ptr | Self::Fwd | Self::Typedef | Self::Qualifier | Self::Func | Self::Float => 0,
+            Self::Ptr
+            | Self::Fwd
+            | Self::Typedef
+            | Self::Qualifier
+            | Self::Func
+            | Self::Float
+            | Self::Other => 0,
         }
     }
 }

@@ -348,6 +348,28 @@ fn types_before_one_of_an_unknown_kind_stay_usable() {
 }
 
 #[test]
+fn kinds_whose_length_btf_tells_are_passed_over() {
+    let mut b = kernel();
+    b.add(20, "future", 2, 8, &[1, 2, 3]);
+    let int = b.int("u32", 4, 0);
+    b.structure(STRUCT, "behind", 8, &[("x", int, 32)]);
+    let old = b.bytes();
+    let mut layout = vec![0; 4 * 21];
+    layout[4 * 20..].copy_from_slice(&[4, 4, 0, 0]);
+    let mut bytes = old[..24].to_vec();
+    bytes[4] = 32;
+    for word in [b.types.len() + b.strings.len(), layout.len()] {
+        bytes.extend_from_slice(&(word as u32).to_le_bytes());
+    }
+    bytes.extend_from_slice(&old[24..]);
+    bytes.extend_from_slice(&layout);
+    let btf = Btf::parse(bytes).unwrap();
+    assert_eq!(btf.cut, None);
+    assert_eq!(offset(&btf, "behind", "x"), Ok((4, 4)));
+    assert!(offset(&Btf::parse(old).unwrap(), "behind", "x").is_err());
+}
+
+#[test]
 fn broken_headers_are_refused() {
     let good = kernel().bytes();
     let broken = |change: fn(&mut Vec<u8>)| {

@@ -2,7 +2,7 @@
 //! tested on fixtures; nothing here attaches anything.
 //!
 //! Every reader takes the directory that holds `proc`, `sys` and `boot`: `/` for
-//! the running kernel. Start with [`collect`].
+//! the running kernel. Start with [`collect()`].
 
 mod btf;
 mod btf_kind;

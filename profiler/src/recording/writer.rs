@@ -542,15 +542,13 @@ fn file_size_limit() -> u64 {
 /// Makes the disk promise the space from `from` to `to` of `file`.
 fn reserve(file: &File, from: u64, to: u64) -> io::Result<()> {
     let len = to.saturating_sub(from);
-    let (Ok(start), Ok(wanted)) = (libc::off64_t::try_from(from), libc::off64_t::try_from(len))
-    else {
+    let (Ok(start), Ok(wanted)) = (libc::off_t::try_from(from), libc::off_t::try_from(len)) else {
         return Err(io::Error::from_raw_os_error(libc::EFBIG));
     };
     loop {
         // SAFETY: the descriptor is open; no memory is passed.
-        let done = unsafe {
-            libc::fallocate64(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, start, wanted)
-        };
+        let done =
+            unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, start, wanted) };
         if done == 0 {
             return Ok(());
         }

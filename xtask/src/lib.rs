@@ -9,6 +9,7 @@ pub mod host;
 pub mod kernels;
 pub mod run;
 pub mod setup;
+pub mod test;
 pub mod vm;
 
 /// Errors with `hint:` lines, the same as the product's.

@@ -6,12 +6,12 @@
     reason = "helpers of tests are tests too"
 )]
 
-mod common;
+mod recording_common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{feed, temporary};
+use recording_common::{feed, temporary};
 use profiler::error::hints;
 use profiler::recording::{
     Epoch, Frame, Header, Loss, MemorySink, RcuEvent, Recording, Sample, Sink, SwitchCounts,

@@ -6,12 +6,12 @@
     reason = "helpers of tests are tests too"
 )]
 
-mod common;
+mod recording_common;
 
 use std::fs;
 use std::path::Path;
 
-use common::{feed, temporary};
+use recording_common::{feed, temporary};
 use profiler::error::hints;
 use profiler::recording::{
     Frame, Header, MemorySink, Sample, Sink, StackId, Symbol, TaskSwitches, Trailer, Writer, read,

@@ -87,6 +87,7 @@ impl Toolchain {
 
     /// A `cargo build` by this toolchain, up to and including the options that
     /// depend on it. `cargo` is the cargo used where the toolchain has none.
+    #[allow(dead_code, reason = "xtask chooses and tests; only build.rs builds")]
     pub(crate) fn cargo_build(&self, cargo: &OsStr) -> Command {
         let mut command;
         match self {

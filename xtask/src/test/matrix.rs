@@ -34,7 +34,7 @@ pub(super) fn run(selection: &Selection, tally: &mut Tally) -> Result<()> {
         let mut subject = Subject {
             name: format!("vm/{}", entry.name),
             release: format!("{}.", entry.name.trim_end_matches("-rt")),
-            models: Some(entry.models.clone()),
+            models: entry.models.clone(),
             booted_model: None,
         };
         subjects.push((subject.clone(), None));
@@ -48,7 +48,7 @@ pub(super) fn run(selection: &Selection, tally: &mut Tally) -> Result<()> {
         let subject = Subject {
             name: format!("vm/{name}"),
             release: "6.1.".to_owned(),
-            models: None,
+            models: ["full", "none", "voluntary"].map(str::to_owned).to_vec(),
             booted_model: None,
         };
         match kernels::lab(name) {
@@ -233,7 +233,7 @@ mod tests {
         let subject = Subject {
             name: "vm/6.1".to_owned(),
             release: "6.1.".to_owned(),
-            models: None,
+            models: Vec::new(),
             booted_model: None,
         };
         let count = |filter: &str| {

@@ -72,12 +72,17 @@ pub(super) const PRODUCT: &[Check] = &[
                 let Some((model, said)) = line.split_once(' ') else {
                     continue;
                 };
-                let right = said.contains(&format!("\"active\":\"{model}\""));
+                // A realtime kernel is one whatever debugfs offers.
+                let expected = if subject.name.ends_with("-rt") {
+                    "rt"
+                } else {
+                    model
+                };
+                let right = said.contains(&format!("\"active\":\"{expected}\""));
                 ensure!(right, "the model is {model}, and doctor says {said}");
                 seen.push(model.to_owned());
             }
             seen.sort();
-            // A realtime kernel is one whatever debugfs offers.
             ensure!(seen == subject.models, "compared {seen:?} only");
             Ok(())
         },
@@ -117,12 +122,13 @@ pub(super) const PRODUCT: &[Check] = &[
         script: |_| {
             format!(
                 "cd /sys/kernel/tracing || exit 1\n\
-                 echo rcu_barrier >set_ftrace_filter || exit 1\n\
-                 echo function >current_tracer || exit 1\n\
+                 echo 0 >tracing_on; echo rcu_barrier >set_ftrace_filter || exit 1\n\
+                 echo function >current_tracer || exit 1; sleep 1\n\
                  preemptprof run -a --format json --report /tmp/rcu.json -- sh -c \
-                 'for i in 1 2 3; do unshare -n true; sleep 0.2; done; sleep 1' || exit 1\n\
+                 'echo 1 >tracing_on; for i in 1 2 3; do unshare -n true; sleep 0.2; done; \
+                 sleep 1; echo 0 >tracing_on' || exit 1\n\
                  cat /tmp/rcu.json; echo {KERNEL_SAYS}; grep -c 'rcu_barrier <-' trace\n\
-                 echo nop >current_tracer; echo >set_ftrace_filter"
+                 echo nop >current_tracer; echo >set_ftrace_filter; echo 1 >tracing_on"
             )
         },
         verify: |_, section| {
@@ -298,6 +304,9 @@ mod tests {
         verify("model-from-memory", "6.1", models).unwrap();
         assert!(verify("model-from-memory", "6.1", "none \"active\":\"full\"\n").is_err());
         assert!(verify("model-from-memory", "6.1", "").is_err());
+        let realtime = "none \"active\":\"rt\"\nfull \"active\":\"rt\"\n";
+        verify("model-from-memory", "7.3-rt", realtime).unwrap();
+        assert!(verify("model-from-memory", "7.3-rt", models).is_err());
 
         let switches = |total: u64, lost: u64| {
             let report = serde_json::json!({

@@ -106,8 +106,10 @@ fn check_programs() -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    let (things, packages): (Vec<&str>, Vec<&str>) =
-        missing.into_iter().map(|(thing, package)| (*thing, *package)).unzip();
+    let (things, packages): (Vec<&str>, Vec<&str>) = missing
+        .into_iter()
+        .map(|(thing, package)| (*thing, *package))
+        .unzip();
     Err(hinted(
         format!("cannot build a kernel without {}", things.join(", ")),
         [format!("apt-get install {}", packages.join(" "))],
@@ -116,7 +118,11 @@ fn check_programs() -> Result<()> {
 
 /// The version of `package` that apt would download.
 fn candidate_version(package: &str) -> Result<String> {
-    let text = host::read(Command::new("apt-cache").args(["policy", package]).env("LC_ALL", "C"))?;
+    let text = host::read(
+        Command::new("apt-cache")
+            .args(["policy", package])
+            .env("LC_ALL", "C"),
+    )?;
     text.lines()
         .find_map(|line| line.trim().strip_prefix("Candidate: "))
         .filter(|version| *version != "(none)")
@@ -124,7 +130,10 @@ fn candidate_version(package: &str) -> Result<String> {
         .ok_or_else(|| {
             hinted(
                 format!("apt has no package {package}"),
-                ["apt-get update", "Debian 12 and its security archive have it"],
+                [
+                    "apt-get update",
+                    "Debian 12 and its security archive have it",
+                ],
             )
         })
 }
@@ -185,8 +194,13 @@ fn configure(source: &Path, work: &Path, wanted: &Config, log: &Path) -> Result<
     let unmet = table::unmet(wanted, &table::parse_config(&text));
     if !unmet.is_empty() {
         return Err(hinted(
-            format!("Kconfig did not keep what xtask/lab.toml asks for: {}", unmet.join(", ")),
-            ["a fragment lacks what the option depends on, or the option has another name in these sources"],
+            format!(
+                "Kconfig did not keep what xtask/lab.toml asks for: {}",
+                unmet.join(", ")
+            ),
+            [
+                "a fragment lacks what the option depends on, or the option has another name in these sources",
+            ],
         ));
     }
     Ok(())
@@ -222,7 +236,11 @@ fn make(source: &Path, work: &Path, log: &Path, targets: &[&str]) -> Result<()> 
         let text = fs::read_to_string(log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         let tail = lines[lines.len().saturating_sub(15)..].join("\n");
-        bail!("make {}: {status}; the end of {}:\n{tail}", targets.join(" "), log.display());
+        bail!(
+            "make {}: {status}; the end of {}:\n{tail}",
+            targets.join(" "),
+            log.display()
+        );
     }
     Ok(())
 }
@@ -236,7 +254,12 @@ mod tests {
         let base = key("p", "1", "c");
         assert_eq!(base.len(), 12);
         assert_eq!(base, key("p", "1", "c"));
-        for other in [key("q", "1", "c"), key("p", "2", "c"), key("p", "1", "d"), key("p1", "", "c")] {
+        for other in [
+            key("q", "1", "c"),
+            key("p", "2", "c"),
+            key("p", "1", "d"),
+            key("p1", "", "c"),
+        ] {
             assert_ne!(base, other);
         }
     }

@@ -51,7 +51,13 @@ const STATIC: &[&str] = &["-C", "target-feature=+crt-static"];
 fn build(what: &[&str], rustc: &[&str], kind: &str) -> Result<PathBuf> {
     let mut command = host::cargo();
     command
-        .args(["rustc", "--release", "--quiet", "--package", "preemptprof-oracle"])
+        .args([
+            "rustc",
+            "--release",
+            "--quiet",
+            "--package",
+            "preemptprof-oracle",
+        ])
         .args(what)
         .arg("--message-format=json-render-diagnostics")
         .arg("--")
@@ -104,7 +110,10 @@ fn check_version(text: &str) -> Result<()> {
         .unwrap_or_default();
     let mut parts = version.split('.').map(|part| part.parse().ok());
     let (Some(Some(major)), Some(Some(minor))) = (parts.next(), parts.next()) else {
-        bail!("cannot tell the version of QEMU from `{}`", text.lines().next().unwrap_or_default());
+        bail!(
+            "cannot tell the version of QEMU from `{}`",
+            text.lines().next().unwrap_or_default()
+        );
     };
     if (OLDEST..=NEWEST).contains(&(major, minor)) {
         return Ok(());
@@ -130,10 +139,18 @@ pub(crate) fn read(path: &Path) -> Result<Document> {
     let document: Document = serde_json::from_str(&text)
         .with_context(|| format!("{} is not what the oracle writes", path.display()))?;
     if document.schema != document::SCHEMA {
-        bail!("{} has schema {}, not {}", path.display(), document.schema, document::SCHEMA);
+        bail!(
+            "{} has schema {}, not {}",
+            path.display(),
+            document.schema,
+            document::SCHEMA
+        );
     }
     if document.marks % 2 == 1 {
-        bail!("the guest set {} marks: a window never ended", document.marks);
+        bail!(
+            "the guest set {} marks: a window never ended",
+            document.marks
+        );
     }
     Ok(document)
 }
@@ -144,7 +161,8 @@ mod tests {
 
     #[test]
     fn versions_of_qemu() {
-        let line = |v: &str| format!("QEMU emulator version {v} (Debian 1:{v}+dfsg-1)\nCopyright\n");
+        let line =
+            |v: &str| format!("QEMU emulator version {v} (Debian 1:{v}+dfsg-1)\nCopyright\n");
         for good in ["7.2.22", "8.0.0", "8.2.50"] {
             assert!(check_version(&line(good)).is_ok(), "{good}");
         }
@@ -180,7 +198,10 @@ not json
         };
         check("", "wrote nothing");
         check("{", "not what the oracle writes");
-        check(r#"{"schema":"x/2","mark":"m","marks":0,"windows":[]}"#, "x/2");
+        check(
+            r#"{"schema":"x/2","mark":"m","marks":0,"windows":[]}"#,
+            "x/2",
+        );
         check(
             r#"{"schema":"preemptprof/oracle/1","mark":"m","marks":3,"windows":[]}"#,
             "never ended",

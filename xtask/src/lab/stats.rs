@@ -58,8 +58,7 @@ pub(crate) fn mean(samples: &[f64]) -> Option<f64> {
 fn variance(samples: &[f64]) -> Option<f64> {
     let mean = mean(samples)?;
     let n = samples.len() as f64;
-    (samples.len() > 1)
-        .then(|| samples.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1.0))
+    (samples.len() > 1).then(|| samples.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1.0))
 }
 
 /// The standard deviation; `None` of fewer than two samples.
@@ -93,10 +92,7 @@ pub(crate) fn mean_interval(samples: &[f64]) -> Option<Estimate> {
 /// tell their means apart. `None` when a batch is too small to say.
 pub(crate) fn agree(a: &[f64], b: &[f64]) -> Option<bool> {
     let (mean_a, mean_b) = (mean(a)?, mean(b)?);
-    let (per_a, per_b) = (
-        variance(a)? / a.len() as f64,
-        variance(b)? / b.len() as f64,
-    );
+    let (per_a, per_b) = (variance(a)? / a.len() as f64, variance(b)? / b.len() as f64);
     let sum = per_a + per_b;
     if sum == 0.0 {
         return Some(mean_a == mean_b);
@@ -133,7 +129,10 @@ pub(crate) fn added_fraction(pairs: &[(f64, f64)]) -> Option<Estimate> {
     if pairs.iter().any(|(bare, _)| *bare == 0.0) {
         return None;
     }
-    let ratios: Vec<f64> = pairs.iter().map(|(bare, probed)| probed / bare - 1.0).collect();
+    let ratios: Vec<f64> = pairs
+        .iter()
+        .map(|(bare, probed)| probed / bare - 1.0)
+        .collect();
     mean_interval(&ratios)
 }
 

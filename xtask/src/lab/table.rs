@@ -73,9 +73,7 @@ pub(crate) fn parse_config(text: &str) -> Config {
 pub(crate) fn unmet(wanted: &Config, actual: &Config) -> Vec<String> {
     wanted
         .iter()
-        .filter(|(option, value)| {
-            actual.get(*option).map_or("n", String::as_str) != value.as_str()
-        })
+        .filter(|(option, value)| actual.get(*option).map_or("n", String::as_str) != value.as_str())
         .map(|(option, value)| {
             let is = actual.get(option).map_or("n", String::as_str);
             format!("{option} is {is}, not {value}")
@@ -97,7 +95,10 @@ impl Table {
         let table: Self = toml::from_str(text).context("xtask/lab.toml is malformed")?;
         for (name, spec) in &table.kernels {
             if !table.sources.contains_key(&spec.source) {
-                bail!("xtask/lab.toml: kernel {name} has an unknown source {}", spec.source);
+                bail!(
+                    "xtask/lab.toml: kernel {name} has an unknown source {}",
+                    spec.source
+                );
             }
             if let Some(missing) = spec
                 .fragments

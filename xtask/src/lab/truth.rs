@@ -153,7 +153,9 @@ fn is_entry(symbol: &str) -> bool {
 fn costs(runs: &[Run]) -> BTreeMap<String, Cost> {
     let mut costs: BTreeMap<String, Cost> = BTreeMap::new();
     for function in runs.iter().flat_map(|run| &run.window.functions) {
-        let cost = costs.entry(source_name(&function.symbol).to_owned()).or_default();
+        let cost = costs
+            .entry(source_name(&function.symbol).to_owned())
+            .or_default();
         cost.instructions += function.instructions as f64 / runs.len() as f64;
         if is_entry(&function.symbol) {
             cost.calls += function.calls as f64 / runs.len() as f64;
@@ -186,7 +188,10 @@ fn side(kernel: &str, runs: &[Run]) -> Option<Side> {
         guest_ns: estimate(|run| run.guest_ns)?,
         instructions: estimate(|run| run.window.instructions.total)?,
         kernel_instructions: estimate(|run| run.window.instructions.kernel)?,
-        instructions_of_runs: runs.iter().map(|run| run.window.instructions.total).collect(),
+        instructions_of_runs: runs
+            .iter()
+            .map(|run| run.window.instructions.total)
+            .collect(),
     })
 }
 
@@ -218,7 +223,11 @@ pub(crate) fn compare(
         })
         .collect();
     for list in [&mut own, &mut functions] {
-        list.sort_by(|a, b| b.instructions_more.abs().total_cmp(&a.instructions_more.abs()));
+        list.sort_by(|a, b| {
+            b.instructions_more
+                .abs()
+                .total_cmp(&a.instructions_more.abs())
+        });
     }
     let total = |run: &Run| run.window.instructions.total;
     let time = |run: &Run| run.guest_ns;
@@ -307,7 +316,10 @@ mod tests {
 
     /// A run that executed these `(symbol, instructions, calls)`.
     fn run(functions: &[(&str, u64, u64)]) -> Run {
-        let total = functions.iter().map(|(_, instructions, _)| instructions).sum();
+        let total = functions
+            .iter()
+            .map(|(_, instructions, _)| instructions)
+            .sum();
         Run {
             guest_ns: total,
             window: Window {
@@ -347,7 +359,12 @@ mod tests {
     fn gain_share_and_own_functions() {
         let with = [
             run(&[("check", 10, 5), ("caller.isra.0", 60, 10), ("rest", 30, 1)]),
-            run(&[("check", 10, 5), ("caller", 60, 10), ("rest", 30, 1), ("rare", 0, 0)]),
+            run(&[
+                ("check", 10, 5),
+                ("caller", 60, 10),
+                ("rest", 30, 1),
+                ("rare", 0, 0),
+            ]),
         ];
         let without = [run(&[("caller", 50, 10), ("rest", 30, 1)]); 2].to_vec();
         let truth = truth(&with, &without);
@@ -367,7 +384,12 @@ mod tests {
     fn a_difference_in_work_is_flagged() {
         let side = |switches: u64| -> Vec<Run> {
             (0..4)
-                .map(|i| run(&[("__schedule", 100, switches + i % 2), ("try_to_wake_up", 10, 50)]))
+                .map(|i| {
+                    run(&[
+                        ("__schedule", 100, switches + i % 2),
+                        ("try_to_wake_up", 10, 50),
+                    ])
+                })
                 .collect()
         };
         let truth = truth(&side(100), &side(130));

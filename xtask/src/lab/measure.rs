@@ -1,0 +1,179 @@
+//! Bare runs of workloads on a pair of kernels, and where their results are
+//! kept.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use sha2::{Digest as _, Sha256};
+
+use super::guest::{self, Guest, Step};
+use super::oracle::Oracle;
+use super::truth::{self, Run, Truth};
+use super::workloads::Workload;
+use crate::host;
+use crate::kernels::Kernel;
+
+/// How often and with which chance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Runs of each workload on each kernel.
+    pub(crate) runs: u32,
+    /// Boots over which the runs are spread.
+    pub(crate) boots: u32,
+    /// The seed of the first boot; each further boot takes the next.
+    pub(crate) seed: u64,
+}
+
+impl Plan {
+    /// How many runs each boot makes: as equal as can be, none without any.
+    fn runs_of_boots(self) -> Vec<u32> {
+        let boots = self.boots.clamp(1, self.runs.max(1));
+        (0..boots)
+            .map(|boot| self.runs / boots + u32::from(boot < self.runs % boots))
+            .collect()
+    }
+}
+
+/// Runs `workloads` on `kernel` with nothing but the oracle watching; the runs
+/// of each, in its order.
+///
+/// # Errors
+///
+/// When a guest fails.
+pub(crate) fn bare(
+    kernel: &Kernel,
+    oracle: &Oracle,
+    workloads: &[Workload],
+    plan: Plan,
+) -> Result<Vec<Vec<Run>>> {
+    let files = guest::programs(workloads.iter().map(|w| w.command))?;
+    let mut runs = vec![Vec::new(); workloads.len()];
+    for (boot, count) in plan.runs_of_boots().into_iter().enumerate() {
+        let guest = Guest {
+            kernel,
+            oracle,
+            files: files.clone(),
+            seed: plan.seed + boot as u64,
+        };
+        let steps: Vec<Step> = (0..count)
+            .flat_map(|run| {
+                workloads
+                    .iter()
+                    .map(move |w| Step::marked(format!("{}-{run}", w.name), w.command))
+            })
+            .collect();
+        eprintln!(
+            "{}: boot {} of {}, {} runs of {}",
+            kernel.name,
+            boot + 1,
+            plan.runs_of_boots().len(),
+            count,
+            workloads
+                .iter()
+                .map(|w| w.name)
+                .collect::<Vec<_>>()
+                .join(", ")
+        );
+        for (index, done) in guest.run(&steps)?.into_iter().enumerate() {
+            let (Some(guest_ns), Some(window)) = (done.guest_ns, done.window) else {
+                bail!("a marked step without a window");
+            };
+            runs[index % workloads.len()].push(Run { guest_ns, window });
+        }
+    }
+    Ok(runs)
+}
+
+/// Finds out the truth about `workloads` on a pair of kernels, and keeps it.
+///
+/// # Errors
+///
+/// When a guest fails or the result cannot be kept.
+pub(crate) fn truths(
+    with: &Kernel,
+    without: &Kernel,
+    oracle: &Oracle,
+    workloads: &[Workload],
+    plan: Plan,
+) -> Result<Vec<Truth>> {
+    let with_runs = bare(with, oracle, workloads, plan)?;
+    let without_runs = bare(without, oracle, workloads, plan)?;
+    workloads
+        .iter()
+        .zip(with_runs.iter().zip(&without_runs))
+        .map(|(workload, (a, b))| {
+            let truth = truth::compare(*workload, (&with.name, a), (&without.name, b))
+                .with_context(|| format!("{}: no runs to compare", workload.name))?;
+            let path = path(with, without, *workload)?;
+            if let Some(folder) = path.parent() {
+                fs::create_dir_all(folder)
+                    .with_context(|| format!("cannot create {}", folder.display()))?;
+            }
+            fs::write(&path, serde_json::to_vec(&truth)?)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            Ok(truth)
+        })
+        .collect()
+}
+
+/// The truths that earlier calls found out about these very kernels, by the
+/// name of the workload; those with too few runs are left out.
+pub(crate) fn kept(
+    with: &Kernel,
+    without: &Kernel,
+    workloads: &[Workload],
+    runs: u32,
+) -> BTreeMap<&'static str, Truth> {
+    workloads
+        .iter()
+        .filter_map(|workload| {
+            let text = fs::read(path(with, without, *workload).ok()?).ok()?;
+            let truth: Truth = serde_json::from_slice(&text).ok()?;
+            (truth.schema == truth::SCHEMA
+                && truth.command == workload.command
+                && truth.with.runs.min(truth.without.runs) >= runs as usize)
+                .then_some((workload.name, truth))
+        })
+        .collect()
+}
+
+/// Where a truth is kept: named after everything it depends on.
+fn path(with: &Kernel, without: &Kernel, workload: Workload) -> Result<PathBuf> {
+    let mut hash = Sha256::new();
+    for kernel in [with, without] {
+        let image = fs::read(&kernel.image)
+            .with_context(|| format!("cannot read {}", kernel.image.display()))?;
+        hash.update(Sha256::digest(image));
+    }
+    hash.update(workload.command);
+    let key: String = hash.finalize()[..6]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    Ok(host::cache()?
+        .join("lab-truth")
+        .join(format!("{}-{key}.json", workload.name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_spread_over_boots() {
+        let plan = |runs, boots| {
+            Plan {
+                runs,
+                boots,
+                seed: 1,
+            }
+            .runs_of_boots()
+        };
+        assert_eq!(plan(10, 2), [5, 5]);
+        assert_eq!(plan(5, 2), [3, 2]);
+        assert_eq!(plan(1, 4), [1]);
+        assert_eq!(plan(3, 0), [3]);
+    }
+}

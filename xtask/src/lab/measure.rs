@@ -15,6 +15,21 @@ use super::workloads::Workload;
 use crate::host;
 use crate::kernels::Kernel;
 
+/// Two kernels that differ in one option.
+#[derive(Clone, Debug)]
+pub(crate) struct PairOfKernels {
+    /// The pair's name.
+    pub(crate) name: String,
+    /// The option, as the profiler's reports name it.
+    pub(crate) option: String,
+    /// The kernel that has it.
+    pub(crate) with: Kernel,
+    /// The kernel that does not.
+    pub(crate) without: Kernel,
+    /// The functions that only the option calls, where known.
+    pub(crate) owns: Vec<String>,
+}
+
 /// How often and with which chance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
@@ -92,21 +107,21 @@ pub(crate) fn bare(
 ///
 /// When a guest fails or the result cannot be kept.
 pub(crate) fn truths(
-    with: &Kernel,
-    without: &Kernel,
+    pair: &PairOfKernels,
     oracle: &Oracle,
     workloads: &[Workload],
     plan: Plan,
 ) -> Result<Vec<Truth>> {
+    let PairOfKernels { with, without, .. } = pair;
     let with_runs = bare(with, oracle, workloads, plan)?;
     let without_runs = bare(without, oracle, workloads, plan)?;
     workloads
         .iter()
         .zip(with_runs.iter().zip(&without_runs))
         .map(|(workload, (a, b))| {
-            let truth = truth::compare(*workload, (&with.name, a), (&without.name, b))
+            let truth = truth::compare(*workload, &pair.owns, (&with.name, a), (&without.name, b))
                 .with_context(|| format!("{}: no runs to compare", workload.name))?;
-            let path = path(with, without, *workload)?;
+            let path = path(pair, *workload)?;
             if let Some(folder) = path.parent() {
                 fs::create_dir_all(folder)
                     .with_context(|| format!("cannot create {}", folder.display()))?;
@@ -121,15 +136,14 @@ pub(crate) fn truths(
 /// The truths that earlier calls found out about these very kernels, by the
 /// name of the workload; those with too few runs are left out.
 pub(crate) fn kept(
-    with: &Kernel,
-    without: &Kernel,
+    pair: &PairOfKernels,
     workloads: &[Workload],
     runs: u32,
 ) -> BTreeMap<&'static str, Truth> {
     workloads
         .iter()
         .filter_map(|workload| {
-            let text = fs::read(path(with, without, *workload).ok()?).ok()?;
+            let text = fs::read(path(pair, *workload).ok()?).ok()?;
             let truth: Truth = serde_json::from_slice(&text).ok()?;
             (truth.schema == truth::SCHEMA
                 && truth.command == workload.command
@@ -140,14 +154,22 @@ pub(crate) fn kept(
 }
 
 /// Where a truth is kept: named after everything it depends on.
-fn path(with: &Kernel, without: &Kernel, workload: Workload) -> Result<PathBuf> {
+fn path(pair: &PairOfKernels, workload: Workload) -> Result<PathBuf> {
     let mut hash = Sha256::new();
-    for kernel in [with, without] {
+    for kernel in [&pair.with, &pair.without] {
         let image = fs::read(&kernel.image)
             .with_context(|| format!("cannot read {}", kernel.image.display()))?;
         hash.update(Sha256::digest(image));
     }
-    hash.update(workload.command);
+    for part in pair
+        .owns
+        .iter()
+        .map(String::as_str)
+        .chain([workload.command])
+    {
+        hash.update(part);
+        hash.update([0]);
+    }
     let key: String = hash.finalize()[..6]
         .iter()
         .map(|byte| format!("{byte:02x}"))

@@ -22,8 +22,8 @@ use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
-use crate::kernels::{self, Kernel};
-use measure::Plan;
+use crate::kernels;
+use measure::{PairOfKernels, Plan};
 use table::Table;
 use workloads::Workload;
 
@@ -126,12 +126,6 @@ impl Output {
     }
 }
 
-/// Both kernels and what they differ in.
-struct PairOfKernels {
-    with: Kernel,
-    without: Kernel,
-}
-
 impl PairArgs {
     fn find(&self, table: &Table) -> Result<PairOfKernels> {
         let pair = table.pair(&self.pair)?;
@@ -140,6 +134,9 @@ impl PairArgs {
             table::find(table, given.as_deref().unwrap_or(usual), &folders)
         };
         Ok(PairOfKernels {
+            name: self.pair.clone(),
+            option: pair.option.clone(),
+            owns: pair.owns.clone(),
             with: find(&self.with, &pair.with)?,
             without: find(&self.without, &pair.without)?,
         })
@@ -186,8 +183,7 @@ pub fn lab(args: &LabArgs) -> Result<ExitCode> {
             let workloads = workloads(names)?;
             let pair = pair.find(&table)?;
             let oracle = oracle::prepare()?;
-            let truths =
-                measure::truths(&pair.with, &pair.without, &oracle, &workloads, plan.plan())?;
+            let truths = measure::truths(&pair, &oracle, &workloads, plan.plan())?;
             output.print(&truths, |truths| {
                 let texts: Vec<String> = truths.iter().map(report::truth).collect();
                 texts.join("\n")

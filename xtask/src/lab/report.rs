@@ -43,10 +43,10 @@ pub(crate) fn truth(truth: &Truth) -> String {
             verdict.to_owned(),
         ]);
     }
-    out.push_str(&format!("{table}\n\n"));
+    out.push_str(&format!("{}\n\n", text::lines(&table)));
 
     out.push_str(&format!(
-        "functions of the option's own: {} of all instructions\n",
+        "the option's own functions: {} of all instructions\n",
         percent_interval(truth.share)
     ));
     let mut table = text::table(&["function", "calls", "instructions", "share"], 1);
@@ -59,7 +59,10 @@ pub(crate) fn truth(truth: &Truth) -> String {
             percent(cost.instructions / truth.with.instructions.value),
         ]);
     }
-    out.push_str(&format!("{table}\n\nother functions that differ most\n"));
+    out.push_str(&format!(
+        "{}\n\nother functions that differ most\n",
+        text::lines(&table)
+    ));
     let mut table = text::table(
         &[
             "function",
@@ -73,7 +76,10 @@ pub(crate) fn truth(truth: &Truth) -> String {
     for function in truth.functions.iter().take(LINES) {
         table.add_row(function_row(function));
     }
-    out.push_str(&format!("{table}\n\nmost frequent call sites\n"));
+    out.push_str(&format!(
+        "{}\n\nmost frequent call sites\n",
+        text::lines(&table)
+    ));
     let mut table = text::table(&["target", "caller", "calls"], 2);
     for site in truth.sites.iter().take(LINES) {
         table.add_row([
@@ -82,7 +88,7 @@ pub(crate) fn truth(truth: &Truth) -> String {
             count(site.calls),
         ]);
     }
-    out.push_str(&format!("{table}\n"));
+    out.push_str(&format!("{}\n", text::lines(&table)));
     out
 }
 

@@ -45,6 +45,9 @@ pub(crate) struct Pair {
     pub(crate) with: String,
     /// The kernel that does not.
     pub(crate) without: String,
+    /// The functions that only the option calls; empty when not known.
+    #[serde(default)]
+    pub(crate) owns: Vec<String>,
 }
 
 /// Values of options, `CONFIG_X` to `y`, `n` or anything else.

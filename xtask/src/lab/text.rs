@@ -18,6 +18,15 @@ pub(crate) fn table(titles: &[&str], left: usize) -> Table {
     table
 }
 
+/// The lines of a table, without the blanks at their ends.
+pub(crate) fn lines(table: &Table) -> String {
+    let lines: Vec<String> = table
+        .lines()
+        .map(|line| line.trim_end().to_owned())
+        .collect();
+    lines.join("\n")
+}
+
 /// A fraction as percent.
 pub(crate) fn percent(fraction: f64) -> String {
     format!("{:.2} %", 100.0 * fraction)

@@ -16,8 +16,8 @@ pub(crate) const SCHEMA: &str = "preemptprof/lab-truth/1";
 const WORK: [(&str, &str); 4] = [
     ("context switches", "__schedule"),
     ("wake-ups", "try_to_wake_up"),
-    ("memory control group refills", "try_charge_memcg"),
-    ("timer interrupts", "sysvec_apic_timer_interrupt"),
+    ("preemptions by an interrupt", "preempt_schedule_irq"),
+    ("page faults", "handle_mm_fault"),
 ];
 
 /// One bare run.
@@ -90,7 +90,7 @@ pub(crate) struct FunctionDifference {
     pub(crate) more_per_call: Option<f64>,
 }
 
-/// A call site of a function that only the kernel with the option executes.
+/// A call site of one of the option's own functions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SiteCount {
     /// The function that is called.
@@ -123,9 +123,9 @@ pub(crate) struct Truth {
     /// The same of executed instructions.
     pub(crate) gain_instructions: Estimate,
     /// The fraction of the instructions of a run with the option that lie in
-    /// functions of its own: what a sampler that sees everything would show.
+    /// the option's own functions: what a sampler that sees everything would show.
     pub(crate) share: Estimate,
-    /// Those functions, which the other kernel does not execute.
+    /// Those functions.
     pub(crate) own_functions: Vec<FunctionDifference>,
     /// The others, by how much they differ.
     pub(crate) functions: Vec<FunctionDifference>,
@@ -135,8 +135,20 @@ pub(crate) struct Truth {
     pub(crate) work: Vec<Work>,
 }
 
+/// The fraction of the instructions of `window` that lie in the functions, by
+/// their name in the source, that `own` accepts.
+pub(crate) fn share(window: &Window, own: impl Fn(&str) -> bool) -> f64 {
+    let instructions: u64 = window
+        .functions
+        .iter()
+        .filter(|f| own(source_name(&f.symbol)))
+        .map(|f| f.instructions)
+        .sum();
+    instructions as f64 / window.instructions.total as f64
+}
+
 /// The name a function has in the source: without `.isra.0`, `.cold` and such.
-fn source_name(symbol: &str) -> &str {
+pub(crate) fn source_name(symbol: &str) -> &str {
     match symbol.split_once('.') {
         Some((name, _)) if !name.is_empty() => name,
         _ => symbol,
@@ -197,8 +209,12 @@ fn side(kernel: &str, runs: &[Run]) -> Option<Side> {
 
 /// Compares runs of both kernels; `None` when a side has no run, or a run
 /// executed nothing.
+///
+/// The option's own functions are `owns`, or when that is empty those that every
+/// run with the option executed and no run without.
 pub(crate) fn compare(
     workload: super::workloads::Workload,
+    owns: &[String],
     (with_kernel, with): (&str, &[Run]),
     (without_kernel, without): (&str, &[Run]),
 ) -> Option<Truth> {
@@ -207,20 +223,17 @@ pub(crate) fn compare(
     let (mut own, mut functions): (Vec<_>, Vec<_>) = names
         .into_iter()
         .map(|symbol| difference(symbol, with_costs.get(symbol), without_costs.get(symbol)))
-        .partition(|f| f.without.is_none() && in_every_run(with, &f.symbol));
+        .partition(|f| {
+            if owns.is_empty() {
+                f.without.is_none() && in_every_run(with, &f.symbol)
+            } else {
+                owns.contains(&f.symbol)
+            }
+        });
     let own_names: BTreeSet<String> = own.iter().map(|f| f.symbol.clone()).collect();
     let shares: Vec<f64> = with
         .iter()
-        .map(|run| {
-            let own: u64 = run
-                .window
-                .functions
-                .iter()
-                .filter(|f| own_names.contains(source_name(&f.symbol)))
-                .map(|f| f.instructions)
-                .sum();
-            own as f64 / run.window.instructions.total as f64
-        })
+        .map(|run| share(&run.window, |symbol| own_names.contains(symbol)))
         .collect();
     for list in [&mut own, &mut functions] {
         list.sort_by(|a, b| {
@@ -352,7 +365,7 @@ mod tests {
 
     fn truth(with: &[Run], without: &[Run]) -> Truth {
         let workload = super::super::workloads::ALL[0];
-        compare(workload, ("w", with), ("o", without)).unwrap()
+        compare(workload, &[], ("w", with), ("o", without)).unwrap()
     }
 
     #[test]
@@ -409,8 +422,24 @@ mod tests {
     }
 
     #[test]
+    fn named_own_functions() {
+        let with = [run(&[
+            ("check", 10, 5),
+            ("wrapper", 10, 1),
+            ("rest", 80, 1),
+        ])];
+        let without = [run(&[("rest", 80, 1)])];
+        let workload = super::super::workloads::ALL[0];
+        let owns = ["check".to_owned()];
+        let truth = compare(workload, &owns, ("w", &with), ("o", &without)).unwrap();
+        assert!((truth.share.value - 0.1).abs() < 1e-12);
+        assert_eq!(truth.own_functions.len(), 1);
+        assert_eq!(truth.functions[0].symbol, "wrapper");
+    }
+
+    #[test]
     fn nothing_to_compare() {
         let workload = super::super::workloads::ALL[0];
-        assert!(compare(workload, ("w", &[]), ("o", &[run(&[("a", 1, 1)])])).is_none());
+        assert!(compare(workload, &[], ("w", &[]), ("o", &[run(&[("a", 1, 1)])])).is_none());
     }
 }

@@ -43,7 +43,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// How many runs each boot makes: as equal as can be, none without any.
-    fn runs_of_boots(self) -> Vec<u32> {
+    pub(crate) fn runs_of_boots(self) -> Vec<u32> {
         let boots = self.boots.clamp(1, self.runs.max(1));
         (0..boots)
             .map(|boot| self.runs / boots + u32::from(boot < self.runs % boots))

@@ -5,24 +5,32 @@
 //! instructions, and a QEMU plugin, the oracle, counts what the kernel executes.
 //! Neither the load of this machine nor the watching changes a result.
 
+mod accuracy;
+mod bounds;
 mod build;
+mod cost;
 mod guest;
 mod measure;
 mod oracle;
+mod profile;
 mod report;
+mod score;
 mod stats;
 mod table;
 mod text;
 mod truth;
 mod workloads;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
+use crate::dist;
 use crate::kernels;
+use crate::vm::GuestFile;
 use measure::{PairOfKernels, Plan};
 use table::Table;
 use workloads::Workload;
@@ -58,6 +66,70 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
+    /// Profile the kernel with the option while the oracle watches, and put the
+    /// report beside the truth. Fails beyond the bounds of
+    /// xtask/accuracy-bounds.toml.
+    Score {
+        /// The workloads, or `all`.
+        #[arg(default_values_t = ["messaging".to_owned(), "pipe".to_owned()])]
+        workloads: Vec<String>,
+        #[command(flatten)]
+        pair: PairArgs,
+        #[command(flatten)]
+        plan: PlanArgs,
+        #[command(flatten)]
+        profiler: ProfilerArgs,
+        /// Regenerate the table of this pair in docs/accuracy.md.
+        #[arg(long)]
+        write: bool,
+        /// Print `skipped: no lab kernels` and succeed when the pair is not built.
+        #[arg(long)]
+        skip_missing: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Measure what profiling adds to a workload, and what perf adds, in guest
+    /// instructions.
+    Cost {
+        /// The workloads, or `all`.
+        #[arg(default_values_t = ["messaging".to_owned()])]
+        workloads: Vec<String>,
+        /// The kernel: a name of xtask/lab.toml or the path of a bzImage.
+        #[arg(long, default_value = "6.1-plain")]
+        kernel: String,
+        /// Pairs of a bare and a profiled run.
+        #[arg(short = 'n', long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=1000))]
+        pairs: u32,
+        /// Boots over which the pairs are spread.
+        #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
+        boots: u32,
+        /// What the guests draw their random numbers from.
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        seed: u64,
+        #[command(flatten)]
+        profiler: ProfilerArgs,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+/// Which profiler.
+#[derive(Debug, Args)]
+struct ProfilerArgs {
+    /// A static `preemptprof` [default: built by `cargo xtask dist`].
+    #[arg(long, value_name = "FILE")]
+    preemptprof: Option<PathBuf>,
+}
+
+impl ProfilerArgs {
+    fn file(&self) -> Result<GuestFile> {
+        let binary = match &self.preemptprof {
+            Some(path) if path.is_file() => path.clone(),
+            Some(path) => anyhow::bail!("{}: no such file", path.display()),
+            None => dist::dist()?.binary,
+        };
+        Ok(GuestFile::at(binary, "/usr/bin/preemptprof"))
+    }
 }
 
 /// Which two kernels.
@@ -189,6 +261,121 @@ pub fn lab(args: &LabArgs) -> Result<ExitCode> {
                 texts.join("\n")
             })?;
         }
+        Verb::Score {
+            workloads: names,
+            pair,
+            plan,
+            profiler,
+            write,
+            skip_missing,
+            output,
+        } => {
+            let workloads = workloads(names)?;
+            let pair = match pair.find(&table) {
+                Err(error) if *skip_missing => {
+                    eprintln!("{error:#}");
+                    println!("{SKIPPED}");
+                    return Ok(ExitCode::SUCCESS);
+                }
+                pair => pair?,
+            };
+            let score = scored(&pair, &workloads, plan.plan(), &profiler.file()?)?;
+            output.print(&score, score::text)?;
+            if *write {
+                accuracy::write(&score)?;
+            }
+            if !score.passed {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Verb::Cost {
+            workloads: names,
+            kernel,
+            pairs,
+            boots,
+            seed,
+            profiler,
+            output,
+        } => {
+            let workloads = workloads(names)?;
+            let kernel = table::find(&table, kernel, &kernels::lab_folders())?;
+            let (oracle, profiler) = (oracle::prepare()?, profiler.file()?);
+            let plan = Plan {
+                runs: *pairs,
+                boots: *boots,
+                seed: *seed,
+            };
+            let costs: Vec<cost::Cost> = workloads
+                .iter()
+                .map(|workload| cost::run(&kernel, &oracle, &profiler, *workload, plan))
+                .collect::<Result<_>>()?;
+            output.print(&costs, |costs| cost::text(costs))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What CI prints where the pair is not built.
+const SKIPPED: &str = "skipped: no lab kernels";
+
+/// Scores `workloads`, finding out first the truths that are not yet known.
+fn scored(
+    pair: &PairOfKernels,
+    workloads: &[Workload],
+    plan: Plan,
+    profiler: &GuestFile,
+) -> Result<score::Score> {
+    let oracle = oracle::prepare()?;
+    let mut truths = measure::kept(pair, workloads, plan.runs);
+    let missing: Vec<Workload> = workloads
+        .iter()
+        .filter(|workload| !truths.contains_key(workload.name))
+        .copied()
+        .collect();
+    if !missing.is_empty() {
+        let found = measure::truths(pair, &oracle, &missing, plan)?;
+        truths.extend(missing.iter().map(|workload| workload.name).zip(found));
+    }
+    score::run(
+        pair,
+        &oracle,
+        profiler,
+        workloads,
+        &truths,
+        plan.seed,
+        |workload| bounds::of(&pair.name, workload),
+    )
+}
+
+/// The small score of CI: the DEBUG_PREEMPT pair on two workloads. `None` when
+/// the pair is not built, for CI never builds a kernel.
+///
+/// # Errors
+///
+/// When a guest fails, or with the list when a bound is exceeded.
+pub fn small_score() -> Result<Option<()>> {
+    let table = Table::load()?;
+    let arguments = PairArgs {
+        pair: "debug-preempt".to_owned(),
+        with: None,
+        without: None,
+    };
+    let Ok(pair) = arguments.find(&table) else {
+        println!("{SKIPPED}");
+        return Ok(None);
+    };
+    let workloads = [workloads::named("messaging")?, workloads::named("pipe")?];
+    let plan = Plan {
+        runs: 3,
+        boots: 1,
+        seed: 1,
+    };
+    let profiler = ProfilerArgs { preemptprof: None }.file()?;
+    let score = scored(&pair, &workloads, plan, &profiler)?;
+    print!("{}", score::text(&score));
+    anyhow::ensure!(
+        score.passed,
+        "the profiler is less accurate than xtask/accuracy-bounds.toml allows"
+    );
+    Ok(Some(()))
 }

@@ -61,11 +61,6 @@ fn variance(samples: &[f64]) -> Option<f64> {
     (samples.len() > 1).then(|| samples.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1.0))
 }
 
-/// The standard deviation; `None` of fewer than two samples.
-pub(crate) fn deviation(samples: &[f64]) -> Option<f64> {
-    variance(samples).map(f64::sqrt)
-}
-
 /// The two-sided quantile of Student's distribution; `None` without a positive
 /// number of degrees of freedom.
 fn t_quantile(freedom: f64) -> Option<f64> {
@@ -181,7 +176,7 @@ mod tests {
         let samples = [8.0, 8.0, 10.0, 12.0, 12.0];
         let estimate = mean_interval(&samples).unwrap();
         assert!((estimate.value - 10.0).abs() < 1e-12);
-        assert!((deviation(&samples).unwrap() - 2.0).abs() < 1e-12);
+        assert!((variance(&samples).unwrap() - 4.0).abs() < 1e-12);
         assert!((estimate.margin().unwrap() - 2.776 * 2.0 / 5f64.sqrt()).abs() < 1e-3);
     }
 

@@ -379,7 +379,7 @@ mod tests {
                 ("rare", 0, 0),
             ]),
         ];
-        let without = [run(&[("caller", 50, 10), ("rest", 30, 1)]); 2].to_vec();
+        let without = vec![run(&[("caller", 50, 10), ("rest", 30, 1)]); 2];
         let truth = truth(&with, &without);
         assert!((truth.gain.value - 0.2).abs() < 1e-12);
         assert!((truth.gain_instructions.value - 0.2).abs() < 1e-12);

@@ -1,5 +1,185 @@
-//! Attach-point stubs.
-#![cfg_attr(target_arch = "bpf", no_std, no_main)]
+//! The attach points. Each program here is a stub that reads what its kind of
+//! attachment offers and calls the module of its subject; the twins of one
+//! measurement differ in nothing else.
+#![cfg_attr(target_arch = "bpf", no_std, no_main, feature(asm_experimental_arch))]
+#![cfg_attr(
+    target_arch = "bpf",
+    expect(
+        unstable_features,
+        reason = "inline assembly for BPF is not stable; an atomic add has no other spelling"
+    )
+)]
+
+#[cfg(target_arch = "bpf")]
+mod cpu;
+#[cfg(target_arch = "bpf")]
+mod globals;
+#[cfg(target_arch = "bpf")]
+mod peek;
+#[cfg(target_arch = "bpf")]
+mod rcu;
+#[cfg(target_arch = "bpf")]
+mod sample;
+#[cfg(target_arch = "bpf")]
+mod switch;
+#[cfg(target_arch = "bpf")]
+mod task;
+
+#[cfg(target_arch = "bpf")]
+mod stubs {
+    use aya_ebpf::{
+        EbpfContext as _,
+        macros::{
+            btf_tracepoint, fentry, fexit, kprobe, kretprobe, perf_event, raw_tracepoint,
+            tracepoint,
+        },
+        programs::{
+            BtfTracePointContext, FEntryContext, FExitContext, PerfEventContext, ProbeContext,
+            RawTracePointContext, RetProbeContext, TracePointContext,
+        },
+    };
+
+    use crate::{globals, peek, rcu, sample, switch, task};
+
+    /// Samples: one run per CPU and period. Minimum kernel 5.8 (ring buffer).
+    #[perf_event]
+    fn sample(ctx: PerfEventContext) -> u32 {
+        sample::on_sample(&ctx);
+        // Not 0: the event would go on to its perf ring buffer, which only
+        // carries throttling records.
+        0
+    }
+
+    /// Context switches. Minimum kernel 5.5.
+    #[btf_tracepoint(function = "sched_switch")]
+    fn switch_btf(ctx: BtfTracePointContext) -> i32 {
+        switch::on_switch(ctx.as_ptr(), &switch::Args::from_btf(&ctx));
+        0
+    }
+
+    /// Context switches. Minimum kernel 4.17.
+    #[raw_tracepoint(tracepoint = "sched_switch")]
+    fn switch_raw(ctx: RawTracePointContext) -> i32 {
+        switch::on_switch(ctx.as_ptr(), &switch::Args::from_raw(&ctx));
+        0
+    }
+
+    /// Context switches, by the offsets of the tracepoint's `format` file.
+    #[tracepoint(category = "sched", name = "sched_switch")]
+    fn switch_tp(ctx: TracePointContext) -> u32 {
+        if let Some(args) = switch::Args::from_tracepoint(&ctx) {
+            switch::on_switch(ctx.as_ptr(), &args);
+        }
+        0
+    }
+
+    /// New tasks. Minimum kernel 5.5.
+    #[btf_tracepoint(function = "sched_process_fork")]
+    fn fork_btf(ctx: BtfTracePointContext) -> i32 {
+        task::on_fork(task::pid_of(ctx.arg(1)));
+        0
+    }
+
+    /// New tasks. Minimum kernel 4.17.
+    #[raw_tracepoint(tracepoint = "sched_process_fork")]
+    fn fork_raw(ctx: RawTracePointContext) -> i32 {
+        task::on_fork(task::pid_of(ctx.arg(1)));
+        0
+    }
+
+    /// New tasks, by the offsets of the tracepoint's `format` file.
+    #[tracepoint(category = "sched", name = "sched_process_fork")]
+    fn fork_tp(ctx: TracePointContext) -> u32 {
+        // SAFETY: the helper checks the offset against the record's bounds.
+        task::on_fork(unsafe { ctx.read_at::<u32>(globals::FORK_CHILD.load() as usize) }.ok());
+        0
+    }
+
+    /// Tasks that are gone for good. Minimum kernel 5.5.
+    #[btf_tracepoint(function = "sched_process_free")]
+    fn free_btf(ctx: BtfTracePointContext) -> i32 {
+        task::on_free(task::pid_of(ctx.arg(0)), task::comm_of(ctx.arg(0)));
+        0
+    }
+
+    /// Tasks that are gone for good. Minimum kernel 4.17.
+    #[raw_tracepoint(tracepoint = "sched_process_free")]
+    fn free_raw(ctx: RawTracePointContext) -> i32 {
+        task::on_free(task::pid_of(ctx.arg(0)), task::comm_of(ctx.arg(0)));
+        0
+    }
+
+    /// Tasks that are gone for good, by the offsets of the tracepoint's `format`
+    /// file.
+    #[tracepoint(category = "sched", name = "sched_process_free")]
+    fn free_tp(ctx: TracePointContext) -> u32 {
+        // SAFETY: the helper checks the offsets against the record's bounds.
+        let (pid, comm) = unsafe {
+            (
+                ctx.read_at::<u32>(globals::FREE_PID.load() as usize),
+                ctx.read_at(globals::FREE_COMM.load() as usize),
+            )
+        };
+        task::on_free(pid.ok(), comm.unwrap_or_default());
+        0
+    }
+
+    /// Not attached to anything: run by `BPF_PROG_TEST_RUN` with an address,
+    /// reads kernel memory there. Minimum kernel 5.10.
+    #[raw_tracepoint]
+    fn peek(ctx: RawTracePointContext) -> i32 {
+        peek::on_peek(ctx.arg(0))
+    }
+
+    /// Not attached to anything: run by `BPF_PROG_TEST_RUN`, says which process
+    /// of the initial PID namespace the caller is. Minimum kernel 5.10.
+    #[raw_tracepoint]
+    fn whoami(ctx: RawTracePointContext) -> i32 {
+        ctx.tgid() as i32
+    }
+
+    /// The start of an rcu_barrier call. Minimum kernel 5.5.
+    #[fentry(function = "rcu_barrier")]
+    fn rcu_enter_fentry(ctx: FEntryContext) -> i32 {
+        rcu::on_enter(ctx.as_ptr());
+        0
+    }
+
+    /// The end of an rcu_barrier call. Minimum kernel 5.5.
+    #[fexit(function = "rcu_barrier")]
+    fn rcu_exit_fexit(_ctx: FExitContext) -> i32 {
+        rcu::on_exit();
+        0
+    }
+
+    /// The start of an rcu_barrier call.
+    #[kprobe(function = "rcu_barrier")]
+    fn rcu_enter_kprobe(ctx: ProbeContext) -> u32 {
+        rcu::on_enter(ctx.as_ptr());
+        0
+    }
+
+    /// The end of an rcu_barrier call.
+    #[kretprobe(function = "rcu_barrier")]
+    fn rcu_exit_kretprobe(_ctx: RetProbeContext) -> u32 {
+        rcu::on_exit();
+        0
+    }
+}
+
+/// GPL-only helpers (`bpf_probe_read_kernel`, `bpf_get_stack`) need it.
+#[cfg(target_arch = "bpf")]
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
+
+#[cfg(target_arch = "bpf")]
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    // Never reached: the verifier refuses an endless loop, so a program that
+    // kept a panic would not load.
+    loop {}
+}
 
 #[cfg(not(target_arch = "bpf"))]
 fn main() {}

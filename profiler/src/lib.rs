@@ -11,8 +11,11 @@
 //! any machine.
 
 pub mod catalog;
+pub mod collect;
 pub mod error;
 pub mod kernel;
 pub mod model;
+pub mod output;
 pub mod probes;
 pub mod recording;
+pub mod workloads;

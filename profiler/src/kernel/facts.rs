@@ -42,6 +42,10 @@ pub struct KernelFacts {
     /// Contents (trimmed) of the run-time knobs the catalogue asks about, by
     /// path. A knob that does not exist or cannot be read is left out.
     pub knobs: BTreeMap<String, String>,
+    /// How many modules were loaded; absent when that could not be read, e.g. on a
+    /// kernel with `CONFIG_MODULES=n`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modules: Option<u32>,
 }
 
 /// A kernel configuration: only what is set, by name with the `CONFIG_` prefix.

@@ -1,8 +1,50 @@
 //! Facts of the running kernel and machine. Parsers work over bytes and are
 //! tested on fixtures; nothing here attaches anything.
+//!
+//! Every reader takes the directory that holds `proc`, `sys` and `boot`: `/` for
+//! the running kernel. Start with [`collect`].
 
+mod btf;
+mod capabilities;
+mod cgroup;
+mod cmdline;
+mod collect;
+mod config;
+mod cpulist;
 mod facts;
+mod format;
+mod hypervisor;
+mod hz;
+mod kallsyms;
+mod live;
+mod lockdown;
+mod machine;
+mod model;
+mod mounts;
+mod notes;
+mod procstat;
+mod root;
+mod symbol_names;
 
+pub use btf::{Btf, MemberOffset, Param, ParamKind, Unavailable};
+pub use capabilities::Capabilities;
+pub use cgroup::cgroup_cpu_limit;
+pub use cmdline::BootParameters;
+pub use collect::{Facts, Wanted, collect, explain_hidden_symbols};
+pub use config::{INFERRED, find_config, infer_config};
+pub use cpulist::{CpuList, CpuListError};
 pub use facts::{
     Config, KernelFacts, Lockdown, LockdownState, MachineFacts, Model, PreemptModel, Release,
 };
+pub use format::{TracepointField, TracepointFormat};
+pub use hypervisor::hypervisor;
+pub use hz::find_hz;
+pub use kallsyms::{Kallsyms, Section, SymbolRef};
+pub use live::KernelMemory;
+pub use lockdown::lockdown;
+pub use machine::machine_facts;
+pub use model::{ModelInputs, preempt_model};
+pub use mounts::{debugfs, tracefs};
+pub use notes::kernel_build_id;
+pub use procstat::{CpuTimes, ProcStat};
+pub use symbol_names::base_name;

@@ -1,6 +1,20 @@
 //! The plan: for each wanted measurement an ordered list of legs, the loader,
 //! and a status table that says which leg was used and why not a better one.
 
+pub mod allow;
+mod legs;
+mod memory;
+mod object;
+mod offsets;
+pub mod perf;
+mod privileges;
+mod session;
 mod status;
+pub mod target;
 
+pub use legs::Surroundings;
+pub use memory::Memory;
+pub use object::{Maps, Plain, Settings};
+pub use offsets::Offsets;
+pub use session::{Request, Session, idle_text};
 pub use status::ProbeStatus;

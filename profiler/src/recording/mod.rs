@@ -1,10 +1,24 @@
 //! The versioned recording: what one profiled run saw. It does not depend on a
 //! live kernel.
+//!
+//! [`Writer`] and [`MemorySink`] take a run as it happens, both as a [`Sink`];
+//! [`read`] and [`salvage`] give it back as a [`Recording`].
 
+mod format;
+mod intern;
+mod memory;
+mod reader;
+mod sink;
+mod trailer;
 mod types;
+mod writer;
 
+pub use memory::MemorySink;
+pub use reader::{Salvaged, read, salvage};
+pub use sink::Sink;
 pub use types::{
     Epoch, Evidence, Frame, FrameId, Gap, Header, Loss, Metric, Overhead, RcuEvent, Recording,
     RunInfo, Sample, SampleFlags, Sampling, Stack, StackId, SwitchCounts, Symbol, SymbolId, Target,
     TaskSwitches, Trailer,
 };
+pub use writer::{Finished, Writer, save};

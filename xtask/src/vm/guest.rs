@@ -228,8 +228,8 @@ cat /vm/output >/dev/ttyS1 &
 copier=$!
 cd /share
 echo ready >&9
-touch /vm/start
-usleep 20000
+# find compares whole seconds.
+touch -d "@$(($(date +%s) - 1))" /vm/start
 sh /vm/script >/vm/output 2>&1 </dev/null 9>&-
 status=$?
 tries=0
@@ -241,9 +241,9 @@ kill $copier 2>/dev/null
 echo "status $status" >&9
 find . -newer /vm/start ! -type d >/vm/changed
 if [ -s /vm/changed ]; then
-    tar -c -f /vm/tar -T /vm/changed 2>/dev/null
-    echo "files $(wc -c </vm/tar)" >&9
-    cat /vm/tar >&9
+    cpio -o -H newc </vm/changed >/vm/archive 2>/vm/error || echo "error $(tail -n 1 /vm/error)" >&9
+    echo "files $(wc -c </vm/archive)" >&9
+    cat /vm/archive >&9
 fi
 echo done >&9
 exec 9>&-
@@ -260,8 +260,8 @@ pub(super) struct Control {
     pub(super) ready: bool,
     /// The exit status of the command, once it ended.
     pub(super) status: Option<i32>,
-    /// The tar archive of changed files.
-    pub(super) tar: Vec<u8>,
+    /// The `newc` archive of changed files.
+    pub(super) archive: Vec<u8>,
     /// All was sent.
     pub(super) done: bool,
 }
@@ -276,7 +276,7 @@ impl Control {
                 if rest.len() < size {
                     return Ok(());
                 }
-                self.tar = rest[..size].to_vec();
+                self.archive = rest[..size].to_vec();
                 self.read += size;
                 self.wanted = None;
                 continue;
@@ -290,6 +290,7 @@ impl Control {
                 None if line == "ready" => self.ready = true,
                 None if line == "done" => self.done = true,
                 Some(("status", number)) => self.status = Some(number.parse()?),
+                Some(("error", what)) => bail!("collecting changed files in the guest: {what}"),
                 Some(("files", size)) => self.wanted = Some(size.trim().parse()?),
                 _ => bail!("the guest's control port said {line:?}"),
             }
@@ -327,7 +328,7 @@ mod tests {
             }
             assert!(control.ready && control.done);
             assert_eq!(control.status, Some(3));
-            assert_eq!(control.tar, b"done\n\0");
+            assert_eq!(control.archive, b"done\n\0");
         }
         assert!(Control::default().push(b"garbage\n").is_err());
     }

@@ -158,8 +158,8 @@ impl Vm {
         };
         running.watch(self, started)?;
         let files = match &self.root {
-            Some(root) if !running.control.tar.is_empty() => {
-                unpack(&running.control.tar, folder.path(), root)?
+            Some(root) if !running.control.archive.is_empty() => {
+                unpack(&running.control.archive, folder.path(), root)?
             }
             _ => Vec::new(),
         };
@@ -405,16 +405,19 @@ impl Running<'_> {
 
 /// Unpacks what the guest sent into `root`, and lists it.
 fn unpack(archive: &[u8], folder: &Path, root: &Path) -> Result<Vec<PathBuf>> {
-    let file = folder.join("returned.tar");
+    let file = folder.join("returned");
     fs::write(&file, archive).with_context(|| format!("writing {}", file.display()))?;
-    let list = host::read(Command::new("tar").arg("-tf").arg(&file))?;
-    host::read(
-        Command::new("tar")
-            .args(["--no-same-owner", "-C"])
-            .arg(root)
-            .arg("-xf")
-            .arg(&file),
-    )?;
+    // It is there: the guest's own came from it.
+    let cpio = |option: &str| {
+        let mut command = Command::new(host::find("busybox").unwrap_or_else(|| "busybox".into()));
+        command
+            .args(["cpio", option, "-F"])
+            .arg(&file)
+            .current_dir(root);
+        host::read(&mut command)
+    };
+    let list = cpio("-t")?;
+    cpio("-idu").with_context(|| format!("into {}", root.display()))?;
     Ok(list
         .lines()
         .map(|line| PathBuf::from(line.trim_start_matches("./")))

@@ -1,0 +1,152 @@
+//! rcu_barrier: how long each call took and who made it.
+
+use aya_ebpf::{
+    cty::c_void,
+    helpers::{bpf_get_current_comm, bpf_get_current_pid_tgid, bpf_get_stack},
+    macros::map,
+    maps::{Array, HashMap, PerCpuArray},
+};
+use profiler_ebpf::{CpuState, RCU_FRAMES, RcuRecord, flags, kind, loss};
+use zerocopy::IntoBytes as _;
+
+use crate::{cpu, globals, switch::Next, task};
+
+/// Calls (with the off-CPU leg: blocks) under way, by thread id.
+#[map]
+static RCU_CALLS: HashMap<u32, RcuRecord> = HashMap::with_max_entries(1024, 0);
+
+/// What a new entry of `RCU_CALLS` is copied from: a record is too large for
+/// the stack of a program.
+#[map]
+static RCU_EMPTY: Array<RcuRecord> = Array::with_max_entries(1, 0);
+
+/// How many entries `RCU_CALLS` has of the off-CPU leg, so that a switch need
+/// not look while there are none.
+#[map]
+static RCU_BLOCKED: Array<u64> = Array::with_max_entries(1, 0);
+
+/// A stack under inspection at a switch, where interrupts are off.
+#[map]
+static SWITCH_STACK: PerCpuArray<[u64; RCU_FRAMES]> = PerCpuArray::with_max_entries(1, 0);
+
+const TASK_UNINTERRUPTIBLE: u64 = 0x2;
+const TASK_NOLOAD: u64 = 0x400;
+/// rcu_barrier waits a few frames below the switch: schedule, schedule_timeout,
+/// wait_for_completion or mutex_lock.
+const FRAMES_SEARCHED: usize = 16;
+
+/// A call begins.
+#[inline(always)]
+pub(crate) fn on_enter(ctx: *mut c_void) {
+    if let Some(state) = cpu::any_state() {
+        begin(ctx, state, bpf_get_current_pid_tgid(), 0);
+    }
+}
+
+/// A call ends.
+#[inline(always)]
+pub(crate) fn on_exit() {
+    if let Some(state) = cpu::any_state() {
+        finish(state, bpf_get_current_pid_tgid() as u32);
+    }
+}
+
+/// Notes that the current task is in rcu_barrier; false when it cannot be.
+#[inline(always)]
+fn begin(ctx: *mut c_void, state: &mut CpuState, pid_tgid: u64, off_cpu: u32) -> bool {
+    let pid = pid_tgid as u32;
+    let Some(empty) = RCU_EMPTY.get(0) else {
+        return false;
+    };
+    // A leftover of the same thread id is overwritten.
+    let _ = RCU_CALLS.insert(pid, empty, 0);
+    let Some(call) = RCU_CALLS.get_ptr_mut(pid) else {
+        cpu::lost(state, loss::RCU_MAP_FULL);
+        return false;
+    };
+    // SAFETY: the map's value; only its own task begins or ends a call.
+    let call = unsafe { &mut *call };
+    let target = if task::is_target(pid_tgid, state) {
+        flags::TARGET
+    } else {
+        0
+    };
+    call.start_ns = cpu::now();
+    call.pid = pid;
+    call.tgid = (pid_tgid >> 32) as u32;
+    call.flags = target | off_cpu;
+    call.comm = bpf_get_current_comm().unwrap_or_default();
+    call.stack_bytes = stack(ctx, &mut call.frames);
+    true
+}
+
+/// Reads the kernel stack; returns its bytes.
+#[inline(always)]
+fn stack(ctx: *mut c_void, frames: &mut [u64; RCU_FRAMES]) -> u32 {
+    // SAFETY: `frames` is writable and its size is given.
+    let bytes =
+        unsafe { bpf_get_stack(ctx, frames.as_mut_ptr().cast(), (RCU_FRAMES * 8) as u32, 0) };
+    if bytes > 0 { bytes as u32 } else { 0 }
+}
+
+/// Sends the record of what `pid` began; false when it began nothing.
+#[inline(always)]
+fn finish(state: &mut CpuState, pid: u32) -> bool {
+    let Some(call) = RCU_CALLS.get_ptr_mut(pid) else {
+        return false;
+    };
+    // SAFETY: as in `begin`.
+    let call = unsafe { &mut *call };
+    call.header = cpu::header(kind::RCU, cpu::now());
+    cpu::send(state, call.as_bytes());
+    let _ = RCU_CALLS.remove(pid);
+    true
+}
+
+/// The off-CPU leg, for kernels where rcu_barrier itself cannot be probed: a
+/// task that blocks uninterruptibly with rcu_barrier on its stack, until it runs
+/// again. Other blocks cost a comparison.
+#[inline(always)]
+pub(crate) fn on_switch(
+    ctx: *mut c_void,
+    state: &mut CpuState,
+    pid_tgid: u64,
+    task_state: u64,
+    next: &Next,
+) {
+    let Some(blocked) = RCU_BLOCKED.get_ptr_mut(0) else {
+        return;
+    };
+    // SAFETY: the map's value, which `add` changes whole.
+    let blocked = unsafe { &mut *blocked };
+    if *blocked != 0
+        && let Some(next) = next.pid()
+        && finish(state, next)
+    {
+        cpu::add(blocked, u64::MAX);
+    }
+    // Idle kernel threads and workers are TASK_UNINTERRUPTIBLE | TASK_NOLOAD.
+    if task_state & (TASK_UNINTERRUPTIBLE | TASK_NOLOAD) != TASK_UNINTERRUPTIBLE {
+        return;
+    }
+    if in_rcu_barrier(ctx) && begin(ctx, state, pid_tgid, flags::OFF_CPU) {
+        cpu::add(blocked, 1);
+    }
+}
+
+/// Whether rcu_barrier is on the current kernel stack.
+#[inline(always)]
+fn in_rcu_barrier(ctx: *mut c_void) -> bool {
+    let Some(frames) = SWITCH_STACK.get_ptr_mut(0) else {
+        return false;
+    };
+    // SAFETY: the map's value for this CPU, used at switches only.
+    let frames = unsafe { &mut *frames };
+    let depth = stack(ctx, frames) / 8;
+    let (from, to) = (globals::RCU_START.load(), globals::RCU_END.load());
+    let mut found = false;
+    for (index, frame) in frames[..FRAMES_SEARCHED].iter().enumerate() {
+        found |= (index as u32) < depth && *frame >= from && *frame < to;
+    }
+    found
+}

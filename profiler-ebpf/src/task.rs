@@ -1,0 +1,161 @@
+//! Which tasks are the target, and what becomes of them.
+
+use aya_ebpf::{
+    bindings::{BPF_NOEXIST, bpf_pidns_info},
+    helpers::{
+        bpf_get_current_ancestor_cgroup_id, bpf_get_current_pid_tgid, bpf_get_ns_current_pid_tgid,
+        bpf_probe_read_kernel,
+    },
+    macros::map,
+    maps::HashMap,
+};
+use profiler_ebpf::{COMM_LEN, CpuState, TaskEntry, TaskRecord, UNKNOWN, kind, loss, target};
+use zerocopy::IntoBytes as _;
+
+use crate::{cpu, globals};
+
+/// The target's tasks (with `target::MACHINE` and `target::CGROUP`: those that
+/// were switched from), by thread id. Preallocated: it is written from
+/// interrupts. The loader sets its size.
+#[map]
+static TASKS: HashMap<u32, TaskEntry> = HashMap::with_max_entries(1 << 15, 0);
+
+/// Process ids of the target in the PID namespace of `globals::PIDNS_INO`.
+#[map]
+static NS_TARGETS: HashMap<u32, u32> = HashMap::with_max_entries(1 << 12, 0);
+
+/// Whether the current task is the target.
+#[inline(always)]
+pub(crate) fn is_target(pid_tgid: u64, state: &mut CpuState) -> bool {
+    match globals::TARGET_MODE.load() {
+        target::MACHINE => true,
+        target::CGROUP => in_cgroup(),
+        _ => entry(pid_tgid, state).is_some(),
+    }
+}
+
+/// Whether the current task is in the target's cgroup. Minimum kernel 5.6.
+#[inline(always)]
+pub(crate) fn in_cgroup() -> bool {
+    // SAFETY: the helper reads the current task and returns 0 for "none".
+    let id = unsafe { bpf_get_current_ancestor_cgroup_id(globals::CGROUP_LEVEL.load() as i32) };
+    id == globals::CGROUP_ID.load()
+}
+
+/// The current task's entry in `TASKS` with `target::TASKS`, made when the task
+/// turns out to belong to the target.
+#[inline(always)]
+pub(crate) fn entry(pid_tgid: u64, state: &mut CpuState) -> Option<*mut TaskEntry> {
+    let pid = pid_tgid as u32;
+    let tgid = (pid_tgid >> 32) as u32;
+    if let Some(entry) = TASKS.get_ptr_mut(pid) {
+        return Some(entry);
+    }
+    // Some threads (io_uring's workers) begin without sched_process_fork.
+    let mut found = pid != tgid && TASKS.get_ptr(tgid).is_some();
+    if !found && globals::ADOPT.load() != 0 {
+        found = ns_tgid().is_some_and(|tgid| NS_TARGETS.get_ptr(tgid).is_some());
+    }
+    if found { insert(pid, state) } else { None }
+}
+
+/// The entry of `pid`, made when there is none.
+#[inline(always)]
+pub(crate) fn insert(pid: u32, state: &mut CpuState) -> Option<*mut TaskEntry> {
+    // An error other than "exists" shows below as a missing entry.
+    let _ = TASKS.insert(pid, TaskEntry::default(), u64::from(BPF_NOEXIST));
+    let entry = TASKS.get_ptr_mut(pid);
+    if entry.is_none() {
+        cpu::lost(state, loss::TASK_MAP_FULL);
+    }
+    entry
+}
+
+/// The current process id in the profiler's PID namespace. Minimum kernel 5.7.
+#[inline(always)]
+fn ns_tgid() -> Option<u32> {
+    let mut info = bpf_pidns_info { pid: 0, tgid: 0 };
+    // SAFETY: `info` is writable and its size is given.
+    let status = unsafe {
+        bpf_get_ns_current_pid_tgid(
+            globals::PIDNS_DEV.load(),
+            globals::PIDNS_INO.load(),
+            &raw mut info,
+            size_of::<bpf_pidns_info>() as u32,
+        )
+    };
+    (status == 0).then_some(info.tgid)
+}
+
+/// `task->pid`.
+#[inline(always)]
+pub(crate) fn pid_of(task: *const u8) -> Option<u32> {
+    let offset = globals::TASK_PID.load();
+    if offset == UNKNOWN {
+        return None;
+    }
+    // SAFETY: the helper checks the address.
+    unsafe { bpf_probe_read_kernel(task.add(offset as usize).cast::<u32>()) }.ok()
+}
+
+/// `task->comm`.
+#[inline(always)]
+pub(crate) fn comm_of(task: *const u8) -> [u8; COMM_LEN] {
+    let offset = globals::TASK_COMM.load();
+    if offset == UNKNOWN {
+        return Default::default();
+    }
+    // SAFETY: the helper checks the address.
+    unsafe { bpf_probe_read_kernel(task.add(offset as usize).cast()) }.unwrap_or_default()
+}
+
+/// A task was made by the current one.
+#[inline(always)]
+pub(crate) fn on_fork(child: Option<u32>) {
+    let (Some(state), Some(child)) = (cpu::any_state(), child) else {
+        return;
+    };
+    let begin = cpu::now();
+    if entry(bpf_get_current_pid_tgid(), state).is_some() {
+        insert(child, state);
+    } else {
+        // The id of a task whose end was missed may come back for a stranger.
+        let _ = TASKS.remove(child);
+    }
+    account(state, begin);
+}
+
+/// Notes a run of a program here; these programs can be preempted.
+#[inline(always)]
+fn account(state: &mut CpuState, begin: u64) {
+    cpu::add(&mut state.counters.task_hits, 1);
+    cpu::add(&mut state.counters.task_ns, cpu::now() - begin);
+}
+
+/// A task is gone: nothing of it can be sampled or switched any more.
+#[inline(always)]
+pub(crate) fn on_free(pid: Option<u32>, comm: [u8; COMM_LEN]) {
+    let (Some(state), Some(pid)) = (cpu::any_state(), pid) else {
+        return;
+    };
+    let begin = cpu::now();
+    if let Some(entry) = TASKS.get_ptr(pid) {
+        say_goodbye(state, pid, entry, comm);
+        let _ = TASKS.remove(pid);
+    }
+    account(state, begin);
+}
+
+/// Sends the switches of a task that is gone.
+#[inline(always)]
+fn say_goodbye(state: &mut CpuState, pid: u32, entry: *const TaskEntry, comm: [u8; COMM_LEN]) {
+    let record = TaskRecord {
+        header: cpu::header(kind::TASK, cpu::now()),
+        // SAFETY: the map's value; nobody switches from a task that is gone.
+        entry: unsafe { *entry },
+        pid,
+        reserved: 0,
+        comm,
+    };
+    cpu::send(state, record.as_bytes());
+}

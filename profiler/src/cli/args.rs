@@ -1,0 +1,297 @@
+//! Every command and flag, defined once.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::kernel::CpuList;
+use crate::workloads;
+
+/// What this kernel's debug and preemption options cost your benchmark.
+#[derive(Debug, Parser)]
+#[command(
+    name = "preemptprof",
+    version,
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  sudo preemptprof run                         the built-in messaging benchmark
+  sudo preemptprof run -- make -j8             a command and everything it starts
+  sudo preemptprof run -a --duration 10        the whole machine, for 10 seconds
+  sudo preemptprof record -o a.pprec -- CMD    record now,
+  preemptprof report a.pprec                   report later, without root
+  preemptprof export a.pprec -o a.svg          a flame graph, options coloured"
+)]
+pub struct Cli {
+    /// Say more; -vv adds the log lines of the BPF programs
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Record a command or something running, then report to stderr
+    Run(RunArgs),
+    /// Record a command or something running to a file
+    Record(RecordArgs),
+    /// Report a recording
+    Report(ReportArgs),
+    /// Write a recording in another format
+    Export(ExportArgs),
+    /// Say what can be measured here, what not, and how to change that
+    Doctor(FormatArgs),
+    /// List the catalogue of kernel options with their state on this kernel
+    Options(FormatArgs),
+    /// Run a built-in benchmark
+    Bench(BenchArgs),
+}
+
+/// The two shapes of a report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    #[default]
+    Text,
+    /// For programs
+    Json,
+}
+
+/// What is measured and how.
+#[derive(Args, Clone, Debug)]
+pub struct MeasureArgs {
+    /// Samples per second and CPU
+    #[arg(short = 'F', long = "freq", value_name = "HZ", default_value_t = 997)]
+    pub frequency: u64,
+    /// Measure the whole machine
+    #[arg(short, long, conflicts_with_all = ["pid", "cgroup"])]
+    pub all: bool,
+    /// Measure running processes and what they start (comma-separated)
+    #[arg(
+        short,
+        long,
+        value_name = "PID",
+        value_delimiter = ',',
+        conflicts_with = "cgroup"
+    )]
+    pub pid: Vec<u32>,
+    /// Measure a cgroup (version 2) and those below it
+    #[arg(long, value_name = "PATH")]
+    pub cgroup: Option<PathBuf>,
+    /// Measure on these CPUs only, e.g. 0-3,6
+    #[arg(short = 'C', long = "cpu", value_name = "CPULIST")]
+    pub cpus: Option<CpuList>,
+    /// Stop after this long: 10, 1.5s, 500ms, 2m
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub duration: Option<Duration>,
+    /// Record user stacks too
+    #[arg(long)]
+    pub user_stacks: bool,
+    /// Size of the ring buffer, e.g. 4M; by default it follows CPUs and rate
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub ring_size: Option<u32>,
+    /// Measure the programs' cost by the kernel's BPF statistics, which slow
+    /// everyone's BPF programs down meanwhile
+    #[arg(long)]
+    pub bpf_stats: bool,
+    /// The command to measure, with its arguments
+    #[arg(last = true, value_name = "CMD")]
+    pub workload: Vec<OsString>,
+}
+
+/// Arguments of `run`.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// What is measured and how.
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+    /// Keep the recording in this file
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Write the report to this file, not to stderr
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Shape of the report
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+    /// Call sites to show under each option
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub callers: usize,
+    /// Replace existing files
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Arguments of `record`.
+#[derive(Args, Debug)]
+pub struct RecordArgs {
+    /// What is measured and how.
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+    /// The recording
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Replace an existing file
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Arguments of `report`.
+#[derive(Args, Debug)]
+pub struct ReportArgs {
+    /// The recording
+    pub file: PathBuf,
+    /// Shape of the report
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+    /// Call sites to show under each option
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub callers: usize,
+    /// Read what is whole of a recording that has no end
+    #[arg(long)]
+    pub salvage: bool,
+}
+
+/// Formats of `export`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// One line a stack, as flamegraph.pl, inferno and speedscope read it
+    Folded,
+    /// A flame graph for the browser
+    Svg,
+}
+
+/// What the weights of an export are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Weight {
+    /// Samples: time on a CPU
+    #[default]
+    Time,
+    /// Nanoseconds blocked in rcu_barrier
+    Rcu,
+}
+
+/// Arguments of `export`.
+#[derive(Args, Debug)]
+pub struct ExportArgs {
+    /// The recording
+    pub file: PathBuf,
+    /// Format; by default the output's extension tells (.folded, .txt, .svg)
+    #[arg(long, value_enum)]
+    pub format: Option<ExportFormat>,
+    /// The file to write; by default stdout
+    #[arg(short, long, value_name = "OUT")]
+    pub output: Option<PathBuf>,
+    /// What the weights are
+    #[arg(long, value_enum, default_value_t)]
+    pub by: Weight,
+    /// Replace an existing file
+    #[arg(long)]
+    pub force: bool,
+    /// Read what is whole of a recording that has no end
+    #[arg(long)]
+    pub salvage: bool,
+}
+
+/// Arguments of commands that only take a format.
+#[derive(Args, Debug)]
+pub struct FormatArgs {
+    /// Shape of the output
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// Arguments of `bench`.
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    /// Shape of the result
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+    /// Which benchmark.
+    #[command(subcommand)]
+    pub name: Bench,
+}
+
+/// The built-in benchmarks.
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Groups of senders and receivers, as `perf bench sched messaging`
+    Messaging(workloads::messaging::Args),
+    /// Two tasks passing a token, as `perf bench sched pipe`
+    Pipe(workloads::pipe::Args),
+    /// Processes started one after the other
+    Spawn(workloads::spawn::Args),
+    /// A chain of short waits
+    Timers(workloads::timers::Args),
+    /// Pairs of veth devices created and deleted
+    Veth(workloads::veth::Args),
+}
+
+/// Reads `10`, `1.5s`, `500ms`, `2m`.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let (number, factor) = if let Some(number) = text.strip_suffix("ms") {
+        (number, 1e-3)
+    } else if let Some(number) = text.strip_suffix('s') {
+        (number, 1.0)
+    } else if let Some(number) = text.strip_suffix('m') {
+        (number, 60.0)
+    } else {
+        (text, 1.0)
+    };
+    number
+        .parse::<f64>()
+        .ok()
+        .and_then(|number| Duration::try_from_secs_f64(number * factor).ok())
+        .filter(|duration| !duration.is_zero() && *duration < Duration::from_secs(366 * 86_400))
+        .ok_or_else(|| "not a time above 0, such as 10, 1.5s, 500ms or 2m".to_owned())
+}
+
+/// Reads `65536`, `512K`, `4M`.
+fn parse_size(text: &str) -> Result<u32, String> {
+    let (number, factor) = match text.as_bytes().last() {
+        Some(b'K' | b'k') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'M' | b'm') => (&text[..text.len() - 1], 1 << 20),
+        Some(b'G' | b'g') => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    number
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(factor))
+        .filter(|size| (4096..=1 << 30).contains(size))
+        .map(|size| size as u32)
+        .ok_or_else(|| "not a size from 4K to 1G, such as 65536, 512K or 4M".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_definitions_are_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_and_sizes() {
+        assert_eq!(parse_duration("10"), Ok(Duration::from_secs(10)));
+        assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
+        for wrong in ["", "0", "-1", "nan", "inf", "1e300", "s", "ten", "1h"] {
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(parse_size("65536"), Ok(65536));
+        assert_eq!(parse_size("4M"), Ok(4 << 20));
+        for wrong in ["", "0", "K", "5G", "-4K", "99999999999999999999", "4T"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+}

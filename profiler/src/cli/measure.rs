@@ -1,0 +1,387 @@
+//! `preemptprof run` and `preemptprof record`.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context as _;
+
+use super::args::{Format, MeasureArgs, RecordArgs, RunArgs};
+use super::terminal;
+use crate::catalog::Catalog;
+use crate::collect::workload::{self, CannotStart, Workload};
+use crate::collect::{Ended, Outcome, Run, Signals, Watched, prices};
+use crate::error::hinted;
+use crate::host::Host;
+use crate::kernel::CpuList;
+use crate::model::{self, AnalyseOptions};
+use crate::output;
+use crate::probes::target::{self, Family, Scope};
+use crate::probes::{Request, Session, Settings, idle_text, perf};
+use crate::recording::{Header, MemorySink, Recording, Sampling, Sink, Target, Writer};
+use crate::report::{json, text};
+
+/// Nominal length of an epoch.
+const EPOCH: Duration = Duration::from_millis(100);
+/// Memory a run without a file may take for its records, bytes.
+const MEMORY_LIMIT: usize = 1 << 30;
+/// Room for tasks of the target that live at the same time.
+const MAX_TASKS: u32 = 1 << 16;
+
+/// `preemptprof run`: record, then report.
+pub(super) fn run(args: &RunArgs, verbose: u8, began: Instant) -> anyhow::Result<u8> {
+    for path in [&args.output, &args.report].into_iter().flatten() {
+        refuse_existing(path, args.force)?;
+    }
+    let measured = if let Some(path) = &args.output {
+        let measured = measure(&args.measure, verbose, began, |header| {
+            Writer::create(path, args.force, header)
+        })?;
+        measured.map(|(writer, outcome)| {
+            let finished = writer.finish(&outcome.trailer)?;
+            note_recording(&finished.path, finished.complete);
+            let recording = crate::recording::read(path)?;
+            Ok((recording, outcome))
+        })
+    } else {
+        let measured = measure(&args.measure, verbose, began, |header| {
+            Ok(MemorySink::new(header, MEMORY_LIMIT))
+        })?;
+        measured.map(|(sink, outcome)| {
+            let recording = sink.finish(&outcome.trailer);
+            Ok((recording, outcome))
+        })
+    };
+    let (recording, outcome) = match measured {
+        Measured::Done(result) => result?,
+        Measured::CannotStart(refused) => return Ok(refuse(&refused)),
+    };
+    write_report(args, &recording)?;
+    Ok(status(&outcome.ended))
+}
+
+/// `preemptprof record`: record to a file.
+pub(super) fn record(args: &RecordArgs, verbose: u8, began: Instant) -> anyhow::Result<u8> {
+    refuse_existing(&args.output, args.force)?;
+    let measured = measure(&args.measure, verbose, began, |header| {
+        Writer::create(&args.output, args.force, header)
+    })?;
+    match measured {
+        Measured::Done((writer, outcome)) => {
+            let finished = writer.finish(&outcome.trailer)?;
+            note_recording(&finished.path, finished.complete);
+            Ok(status(&outcome.ended))
+        }
+        Measured::CannotStart(refused) => Ok(refuse(&refused)),
+    }
+}
+
+/// A run that was measured, or whose command could not be started.
+enum Measured<T> {
+    Done(T),
+    CannotStart(CannotStart),
+}
+
+impl<T> Measured<T> {
+    fn map<U>(self, f: impl FnOnce(T) -> U) -> Measured<U> {
+        match self {
+            Self::Done(value) => Measured::Done(f(value)),
+            Self::CannotStart(refused) => Measured::CannotStart(refused),
+        }
+    }
+}
+
+/// The exit status of a run.
+fn status(ended: &Ended) -> u8 {
+    match ended {
+        Ended::Exited(exit) => u8::try_from(exit.status).unwrap_or(u8::MAX),
+        Ended::CannotStart(refused) => u8::try_from(refused.status).unwrap_or(u8::MAX),
+        Ended::Stopped => 0,
+    }
+}
+
+fn refuse(refused: &CannotStart) -> u8 {
+    terminal::print_error(&refused.error);
+    u8::try_from(refused.status).unwrap_or(u8::MAX)
+}
+
+/// Refuses before anything is started what would be refused at its end.
+fn refuse_existing(path: &Path, force: bool) -> anyhow::Result<()> {
+    if !force && fs::symlink_metadata(path).is_ok() {
+        return Err(output::already_exists(path));
+    }
+    Ok(())
+}
+
+fn note_recording(path: &Path, complete: bool) {
+    let state = if complete { "" } else { " (incomplete)" };
+    let _ = writeln!(io::stderr(), "recorded: {}{state}", path.display());
+}
+
+fn write_report(args: &RunArgs, recording: &Recording) -> anyhow::Result<()> {
+    let report = model::analyse(
+        recording,
+        Catalog::builtin(),
+        &AnalyseOptions {
+            callers: Some(args.callers),
+        },
+    );
+    let mut layout = terminal::layout(&io::stderr(), args.callers);
+    if args.report.is_some() {
+        (layout.width, layout.color) = (None, false);
+    }
+    let rendered = match args.format {
+        Format::Text => text::render(&report, &layout),
+        Format::Json => json::render(&report)?,
+    };
+    match &args.report {
+        Some(path) => output::write_file(path, args.force, rendered.as_bytes()),
+        None => io::stderr()
+            .lock()
+            .write_all(rendered.as_bytes())
+            .context("writing the report to stderr"),
+    }
+}
+
+/// What is measured, decided from the arguments.
+struct Subject {
+    command: Vec<OsString>,
+    target: Target,
+    scope: Scope,
+    /// Running processes to watch, with what they started.
+    family: Option<Family>,
+}
+
+impl Subject {
+    fn of(args: &MeasureArgs) -> anyhow::Result<Self> {
+        let mut command = args.workload.clone();
+        let (target, scope, family) = if args.all {
+            (Target::Machine, Scope::machine(), None)
+        } else if let Some(path) = &args.cgroup {
+            let target = Target::Cgroup {
+                path: path.display().to_string(),
+            };
+            (target, Scope::cgroup(path)?, None)
+        } else if !args.pid.is_empty() {
+            let family = target::family(Path::new("/proc"), &args.pid)?;
+            let target = Target::Pids {
+                pids: args.pid.clone(),
+            };
+            (target, Scope::tasks()?, Some(family))
+        } else {
+            if command.is_empty() {
+                command = built_in()?;
+            }
+            (Target::Command, Scope::tasks()?, None)
+        };
+        Ok(Self {
+            command,
+            target,
+            scope,
+            family,
+        })
+    }
+}
+
+/// The built-in workload, as a command.
+fn built_in() -> anyhow::Result<Vec<OsString>> {
+    let me = std::env::current_exe().context("finding the preemptprof program itself")?;
+    Ok(vec![me.into(), "bench".into(), "messaging".into()])
+}
+
+/// Measures what the arguments say into the sink that `make_sink` makes.
+fn measure<S: Sink>(
+    args: &MeasureArgs,
+    verbose: u8,
+    began: Instant,
+    make_sink: impl FnOnce(&Header) -> anyhow::Result<S>,
+) -> anyhow::Result<Measured<(S, Outcome)>> {
+    check_frequency(args.frequency)?;
+    let subject = Subject::of(args)?;
+    if let Some(program) = subject.command.first()
+        && let Err(refused) = workload::resolve(program)
+    {
+        return Ok(Measured::CannotStart(refused));
+    }
+    Host::check_privileges()?;
+    let signals = Signals::block().context("catching signals")?;
+    // Before anything is opened that it must not inherit, and before there is a
+    // second thread.
+    let workload = if subject.command.is_empty() {
+        None
+    } else {
+        Some(Workload::spawn(&subject.command, &signals.original)?)
+    };
+
+    let host = Host::gather();
+    let cpus = chosen_cpus(args.cpus.as_ref(), &host)?;
+    let around = host.surroundings();
+    let request = Request {
+        settings: Settings {
+            scope: subject.scope,
+            offsets: around.offsets.clone(),
+            idle_text: idle_text(&host.facts.symbols),
+            rcu_text: None,
+            has_cgroups: Path::new("/proc/self/cgroup").exists(),
+            user_stacks: args.user_stacks,
+            max_stack: host.max_stack(),
+            epoch_ns: EPOCH.as_nanos() as u64,
+            ring_bytes: args
+                .ring_size
+                .unwrap_or_else(|| ring_bytes(cpus.len(), args.frequency, args.user_stacks)),
+            max_tasks: MAX_TASKS,
+            log: verbose >= 2,
+        },
+        around,
+        kallsyms: &host.facts.symbols,
+        cpus: cpus.clone(),
+        hz: args.frequency,
+    };
+    let mut session = Session::attach(request, &perf::Kernel)?;
+    let own_tgid = match subject.scope.pid_namespace {
+        None => std::process::id(),
+        Some(_) => session.own_tgid().unwrap_or(0),
+    };
+
+    let event = session.event();
+    let header = Header {
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        kernel: host.facts.kernel.clone(),
+        machine: host.facts.machine.clone(),
+        command: subject
+            .command
+            .iter()
+            .map(|argument| argument.to_string_lossy().into_owned())
+            .collect(),
+        target: subject.target,
+        sampling: Sampling {
+            event: event.name().to_owned(),
+            evidence: event.evidence(),
+            hz: args.frequency,
+            cpus: CpuList::from_iter(cpus.iter().copied()).to_string(),
+        },
+        epoch_ns: EPOCH.as_nanos() as u64,
+        started_unix_ns: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |time| time.as_nanos() as u64),
+        started_mono_ns: 0,
+    };
+    let mut sink = make_sink(&header)?;
+
+    let mut targets = subject.family.unwrap_or_default();
+    if let (Target::Command, Some(workload)) = (&header.target, &workload) {
+        targets.processes.insert(workload.pid());
+        targets.threads.insert(workload.pid());
+    }
+    let mut warnings = Vec::new();
+    let refused = session.add_targets(&targets, subject.scope.pid_namespace.is_some());
+    if refused > 0 {
+        warnings.push(format!(
+            "{refused} tasks of the target are counted as others: there was no room for them."
+        ));
+    }
+    let bpf_stats = args.bpf_stats.then(|| {
+        aya::sys::enable_stats(aya::sys::Stats::RunTime)
+            .map_err(|error| warnings.push(format!("--bpf-stats: {error}.")))
+    });
+    let prices = prices::calibrate(&mut session, &cpus);
+    let watched = match workload {
+        Some(workload) => Watched::Command(workload),
+        None if !args.pid.is_empty() => Watched::Processes(pidfds(&args.pid)?),
+        None => Watched::Forever,
+    };
+
+    let run = Run {
+        session,
+        watched,
+        sink: &mut sink,
+        kallsyms: &host.facts.symbols,
+        signals: &signals,
+        duration: args.duration,
+        all_cpus: args.cpus.is_none(),
+        own_tgid,
+        prices,
+        began,
+        bpf_stats: matches!(bpf_stats, Some(Ok(_))),
+    };
+    let mut outcome = run.go()?;
+    outcome.trailer.machine = crate::kernel::MachineFacts {
+        steal: outcome.trailer.machine.steal,
+        ..host.facts.machine.clone()
+    };
+    outcome.trailer.warnings.extend(warnings);
+    if verbose > 0 {
+        let _ = writeln!(io::stderr(), "detached in {:?}", outcome.detach);
+    }
+    if let Ended::CannotStart(refused) = outcome.ended {
+        return Ok(Measured::CannotStart(refused));
+    }
+    Ok(Measured::Done((sink, outcome)))
+}
+
+fn check_frequency(hz: u64) -> anyhow::Result<()> {
+    let max = perf::max_sample_rate().unwrap_or(100_000);
+    if hz == 0 {
+        return Err(hinted("-F 0: nothing would be sampled", ["the default is -F 997"]));
+    }
+    if hz > max {
+        return Err(hinted(
+            format!("-F {hz}: this kernel allows at most {max} samples a second"),
+            [
+                format!("kernel.perf_event_max_sample_rate is {max}"),
+                format!("sysctl kernel.perf_event_max_sample_rate={hz} raises it; each sample costs some microseconds"),
+            ],
+        ));
+    }
+    Ok(())
+}
+
+/// The CPUs to watch: those chosen, or all that are online.
+fn chosen_cpus(chosen: Option<&CpuList>, host: &Host) -> anyhow::Result<Vec<u32>> {
+    let online = host.online_cpus()?;
+    let Some(chosen) = chosen else {
+        return Ok(online.iter().collect());
+    };
+    let missing = chosen.without(&online);
+    if !missing.is_empty() {
+        return Err(hinted(
+            format!("-C {chosen}: CPU {missing} is not online"),
+            [format!("online are {online}")],
+        ));
+    }
+    if chosen.is_empty() {
+        return Err(hinted("-C: no CPU is chosen", [format!("online are {online}")]));
+    }
+    Ok(chosen.iter().collect())
+}
+
+/// Room for one second of samples of all CPUs.
+fn ring_bytes(cpus: usize, hz: u64, user_stacks: bool) -> u32 {
+    // A record with 40 frames; user stacks are deeper and always taken.
+    let record = if user_stacks { 1024 } else { 400 };
+    let bytes = cpus as u64 * hz * record;
+    bytes.next_power_of_two().clamp(256 << 10, 256 << 20) as u32
+}
+
+/// Descriptors that tell when processes have ended. One that has ended already
+/// is left out.
+fn pidfds(pids: &[u32]) -> anyhow::Result<Vec<OwnedFd>> {
+    let mut fds = Vec::new();
+    for &pid in pids {
+        // SAFETY: pidfd_open takes numbers.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
+        if fd >= 0 {
+            // SAFETY: a descriptor the kernel just made for us.
+            fds.push(unsafe { OwnedFd::from_raw_fd(fd as i32) });
+            continue;
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::ESRCH) {
+            return Err(error).with_context(|| format!("watching process {pid}"));
+        }
+    }
+    Ok(fds)
+}

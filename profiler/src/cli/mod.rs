@@ -1,0 +1,66 @@
+//! The command line: parse, do, print, exit.
+
+mod args;
+mod bench;
+mod inspect;
+mod measure;
+mod saved;
+mod terminal;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser as _;
+use clap::error::ErrorKind;
+
+pub use args::Cli;
+use args::Command;
+
+/// Exit status of `run` and `record` when preemptprof itself failed: their
+/// other statuses are the workload's own.
+const OURS: u8 = 125;
+
+/// Runs the command line and returns its exit status.
+pub fn main() -> ExitCode {
+    let began = Instant::now();
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let cli = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Nothing is left to say when the terminal is gone.
+            let _ = error.print();
+            return match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+                _ if is_measuring(&arguments) => ExitCode::from(OURS),
+                _ => ExitCode::from(2),
+            };
+        }
+    };
+    let (result, failure) = match cli.command {
+        Command::Run(args) => (measure::run(&args, cli.verbose, began), OURS),
+        Command::Record(args) => (measure::record(&args, cli.verbose, began), OURS),
+        Command::Report(args) => (saved::report(&args), 1),
+        Command::Export(args) => (saved::export(&args), 1),
+        Command::Doctor(args) => (inspect::doctor(args.format), 1),
+        Command::Options(args) => (inspect::options(args.format), 1),
+        Command::Bench(args) => (bench::bench(&args), 1),
+    };
+    match result {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            terminal::print_error(&error);
+            ExitCode::from(failure)
+        }
+    }
+}
+
+/// Whether the arguments are of `run` or `record`, as far as can be told of
+/// arguments that make no sense.
+fn is_measuring(arguments: &[OsString]) -> bool {
+    arguments
+        .iter()
+        .skip(1)
+        .find(|argument| !argument.as_encoded_bytes().starts_with(b"-"))
+        .is_some_and(|command| command == "run" || command == "record")
+}

@@ -1,0 +1,319 @@
+//! From ring-buffer records to a recording's: bounded turns, stacks kept once.
+
+use std::collections::HashMap;
+
+use aya::maps::{MapData, RingBuf};
+use bytes::Bytes;
+use profiler_ebpf::{
+    Counters, EpochRecord, RcuRecord, RecordHeader, SampleRecord, TaskRecord, flags, kind, loss,
+};
+use zerocopy::FromBytes as _;
+
+use super::rcu::RcuCalls;
+use super::tasks::Tasks;
+use super::users::UserSymbols;
+use crate::kernel::Kallsyms;
+use crate::recording::{
+    Epoch, Frame, FrameId, Sample, SampleFlags, Sink, StackId, SwitchCounts, Symbol,
+};
+
+/// Records taken in one turn. A full buffer must not keep the loop from signals
+/// and timers: `RingBuf::next` never yields by itself.
+const TURN: usize = 4096;
+/// Distinct stacks and addresses remembered, to find their ids without asking
+/// the sink. Forgetting them costs time, nothing else.
+const REMEMBERED: usize = 1 << 16;
+
+/// Turns records into calls of a sink.
+pub(super) struct Drain<'a> {
+    kallsyms: &'a Kallsyms,
+    /// The profiler's own process id in the initial PID namespace; 0 unknown.
+    own_tgid: u32,
+    /// CLOCK_MONOTONIC at the start of the run, nanoseconds.
+    origin_ns: u64,
+    stacks: HashMap<Bytes, StackId>,
+    frames: HashMap<u64, FrameId>,
+    users: UserSymbols,
+    /// rcu_barrier calls.
+    rcu: RcuCalls,
+    /// Switches by task.
+    pub(super) tasks: Tasks,
+    /// Records that are of no known kind or size: the object is not of this
+    /// build, or memory is broken.
+    pub(super) unreadable: u64,
+    comms: HashMap<[u8; 16], u32>,
+}
+
+impl<'a> Drain<'a> {
+    /// A drain for a run that starts at `origin_ns`.
+    pub(super) fn new(kallsyms: &'a Kallsyms, own_tgid: u32, origin_ns: u64) -> Self {
+        Self {
+            kallsyms,
+            own_tgid,
+            origin_ns,
+            stacks: HashMap::new(),
+            frames: HashMap::new(),
+            users: UserSymbols::default(),
+            rcu: RcuCalls::default(),
+            tasks: Tasks::default(),
+            unreadable: 0,
+            comms: HashMap::new(),
+        }
+    }
+
+    /// The run starts now, not when this was made.
+    pub(super) fn set_origin(&mut self, origin_ns: u64) {
+        self.origin_ns = origin_ns;
+    }
+
+    /// Takes at most one turn's records; true when there may be more.
+    pub(super) fn turn(&mut self, events: &mut RingBuf<MapData>, sink: &mut dyn Sink) -> bool {
+        for _ in 0..TURN {
+            let Some(item) = events.next() else {
+                return false;
+            };
+            self.record(&item, sink);
+        }
+        true
+    }
+
+    /// Takes one record.
+    pub(super) fn record(&mut self, bytes: &[u8], sink: &mut dyn Sink) {
+        let known = match RecordHeader::ref_from_prefix(bytes).map(|(header, _)| header.kind) {
+            Ok(kind::SAMPLE) => self.sample(bytes, sink),
+            Ok(kind::EPOCH) => self.epoch(bytes, sink),
+            Ok(kind::RCU) => self.rcu_barrier(bytes, sink),
+            Ok(kind::TASK) => self.task(bytes),
+            _ => None,
+        };
+        if known.is_none() {
+            self.unreadable += 1;
+        }
+    }
+
+    /// Ends the run: what was held back goes to the sink.
+    pub(super) fn finish(&mut self, sink: &mut dyn Sink) {
+        self.rcu.finish(sink);
+    }
+
+    fn since_start(&self, time_ns: u64) -> u64 {
+        time_ns.saturating_sub(self.origin_ns)
+    }
+
+    fn sample(&mut self, bytes: &[u8], sink: &mut dyn Sink) -> Option<()> {
+        let (record, frames) = SampleRecord::read_from_prefix(bytes).ok()?;
+        let kernel_bytes = usize::from(record.kernel_bytes);
+        let user_bytes = usize::from(record.user_bytes);
+        let kernel = frames.get(..kernel_bytes)?;
+        let user = frames.get(kernel_bytes..kernel_bytes + user_bytes)?;
+        let mut bits = 0;
+        for (theirs, ours) in [
+            (flags::TARGET, SampleFlags::TARGET),
+            (flags::USER_MODE, SampleFlags::USER_MODE),
+            (flags::KERNEL_TRUNCATED, SampleFlags::KERNEL_TRUNCATED),
+            (flags::USER_TRUNCATED, SampleFlags::USER_TRUNCATED),
+        ] {
+            if record.flags & theirs != 0 {
+                bits |= ours;
+            }
+        }
+        if self.own_tgid != 0 && record.tgid == self.own_tgid {
+            bits |= SampleFlags::PROFILER;
+        }
+        let comm = self.comm(&record.comm, sink);
+        self.tasks.see(record.pid, &record.comm);
+        let sample = Sample {
+            time_ns: self.since_start(record.header.time_ns),
+            ip: record.ip,
+            cgroup_id: record.cgroup_id,
+            cpu: record.header.cpu,
+            pid: record.pid,
+            tgid: record.tgid,
+            comm,
+            kernel_stack: self.kernel_stack(kernel, sink),
+            user_stack: self.user_stack(record.tgid, user, sink),
+            flags: bits,
+        };
+        sink.sample(&sample);
+        Some(())
+    }
+
+    fn epoch(&self, bytes: &[u8], sink: &mut dyn Sink) -> Option<()> {
+        let (record, _) = EpochRecord::read_from_prefix(bytes).ok()?;
+        let counters = &record.counters;
+        sink.epoch(&Epoch {
+            cpu: record.header.cpu,
+            time_ns: self.since_start(record.header.time_ns),
+            switches: target_switches(counters),
+            other_switches: other_switches(counters),
+            sampler_hits: counters.sampler_hits,
+            idle_samples: counters.idle_samples,
+            losses: loss::NAMES
+                .iter()
+                .zip(counters.losses)
+                .filter(|&(_, count)| count > 0)
+                .map(|(name, count)| ((*name).to_owned(), count))
+                .collect(),
+        });
+        Some(())
+    }
+
+    fn rcu_barrier(&mut self, bytes: &[u8], sink: &mut dyn Sink) -> Option<()> {
+        let (record, _) = RcuRecord::read_from_prefix(bytes).ok()?;
+        let depth = record.stack_bytes as usize / 8;
+        let frames = record.frames.get(..depth)?;
+        // The programs that saw the call are on the stack themselves.
+        let of_call = frames
+            .iter()
+            .position(|&address| self.is_in(address, "rcu_barrier"))
+            .unwrap_or(0);
+        let in_mutex = frames[..of_call].iter().any(|&address| {
+            self.kallsyms
+                .lookup(address)
+                .is_some_and(|symbol| symbol.base_name().contains("mutex_lock"))
+        });
+        let stack: Vec<u8> = frames[of_call..]
+            .iter()
+            .flat_map(|address| address.to_ne_bytes())
+            .collect();
+        let call = super::rcu::Block {
+            start_ns: self.since_start(record.start_ns),
+            end_ns: self.since_start(record.header.time_ns),
+            pid: record.pid,
+            tgid: record.tgid,
+            comm: self.comm(&record.comm, sink),
+            kernel_stack: self.kernel_stack(&stack, sink),
+            target: record.flags & flags::TARGET != 0,
+        };
+        if record.flags & flags::OFF_CPU == 0 {
+            sink.rcu(&call.event());
+        } else {
+            self.rcu.block(call, in_mutex, sink);
+        }
+        Some(())
+    }
+
+    fn task(&mut self, bytes: &[u8]) -> Option<()> {
+        let (record, _) = TaskRecord::read_from_prefix(bytes).ok()?;
+        self.tasks
+            .add(record.pid, Some(&record.comm), &record.entry);
+        Some(())
+    }
+
+    fn is_in(&self, address: u64, name: &str) -> bool {
+        self.kallsyms
+            .lookup(address)
+            .is_some_and(|symbol| symbol.base_name() == name)
+    }
+
+    fn comm(&mut self, comm: &[u8; 16], sink: &mut dyn Sink) -> u32 {
+        if let Some(&id) = self.comms.get(comm) {
+            return id;
+        }
+        if self.comms.len() >= REMEMBERED {
+            self.comms.clear();
+        }
+        let id = sink.intern_comm(&comm_text(comm));
+        self.comms.insert(*comm, id);
+        id
+    }
+
+    fn kernel_stack(&mut self, bytes: &[u8], sink: &mut dyn Sink) -> StackId {
+        if bytes.is_empty() {
+            return 0;
+        }
+        if let Some(&id) = self.stacks.get(bytes) {
+            return id;
+        }
+        if self.stacks.len() >= REMEMBERED {
+            self.stacks.clear();
+        }
+        let frames: Vec<FrameId> = addresses(bytes)
+            .map(|address| self.kernel_frame(address, sink))
+            .collect();
+        let id = sink.intern_stack(&frames);
+        self.stacks.insert(Bytes::copy_from_slice(bytes), id);
+        id
+    }
+
+    fn kernel_frame(&mut self, address: u64, sink: &mut dyn Sink) -> FrameId {
+        if let Some(&id) = self.frames.get(&address) {
+            return id;
+        }
+        if self.frames.len() >= REMEMBERED {
+            self.frames.clear();
+        }
+        let found = self.kallsyms.lookup(address);
+        let symbol = sink.intern_symbol(&found.as_ref().map_or_else(unknown, |symbol| Symbol {
+            name: symbol.name.to_owned(),
+            module: symbol.module.to_owned(),
+        }));
+        let offset = found.map_or(0, |symbol| address - symbol.start);
+        let id = sink.intern_frame(&Frame {
+            addr: address,
+            symbol,
+            offset: u32::try_from(offset).unwrap_or(u32::MAX),
+        });
+        self.frames.insert(address, id);
+        id
+    }
+
+    fn user_stack(&mut self, tgid: u32, bytes: &[u8], sink: &mut dyn Sink) -> StackId {
+        if bytes.is_empty() {
+            return 0;
+        }
+        let frames: Vec<FrameId> = addresses(bytes)
+            .map(|address| {
+                let (symbol, offset) = self.users.lookup(tgid, address).unwrap_or((unknown(), 0));
+                let symbol = sink.intern_symbol(&symbol);
+                sink.intern_frame(&Frame {
+                    addr: address,
+                    symbol,
+                    offset,
+                })
+            })
+            .collect();
+        sink.intern_stack(&frames)
+    }
+}
+
+fn unknown() -> Symbol {
+    Symbol {
+        name: "[unknown]".to_owned(),
+        module: String::new(),
+    }
+}
+
+/// A task name as text: up to its first NUL, with U+FFFD for what is not UTF-8.
+pub(super) fn comm_text(comm: &[u8]) -> String {
+    let end = comm
+        .iter()
+        .position(|&byte| byte == 0)
+        .unwrap_or(comm.len());
+    String::from_utf8_lossy(&comm[..end]).into_owned()
+}
+
+/// The addresses of a stack. The kernel ends a user stack that it could not
+/// follow with a 0.
+fn addresses(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes
+        .chunks_exact(8)
+        .map(|chunk| u64::from_ne_bytes(chunk.try_into().unwrap_or_default()))
+        .filter(|&address| address != 0)
+}
+
+/// The target's part of a CPU's counters.
+pub(super) fn target_switches(counters: &Counters) -> SwitchCounts {
+    SwitchCounts {
+        voluntary: counters.target_voluntary,
+        preempted: counters.target_preempted,
+    }
+}
+
+/// Everyone else's part of a CPU's counters.
+pub(super) fn other_switches(counters: &Counters) -> SwitchCounts {
+    SwitchCounts {
+        voluntary: counters.other_voluntary,
+        preempted: counters.other_preempted,
+    }
+}

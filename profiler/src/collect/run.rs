@@ -1,0 +1,377 @@
+//! The one loop of a profiled run.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use profiler_ebpf::loss;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::MissedTickBehavior;
+
+use super::cost::{self, Prices};
+use super::cpus::{Gaps, newcomers};
+use super::drain::{Drain, other_switches, target_switches};
+use super::signals::Signals;
+use super::workload::{CannotStart, Exit, Workload};
+use crate::kernel::{CpuList, Kallsyms, ProcStat};
+use crate::probes::{Plain, Session, perf};
+use crate::recording::{Loss, RunInfo, Sink, Trailer};
+
+/// How often the ring buffer is emptied when nothing is urgent. Each turn is an
+/// interruption of the machine; the buffer holds far more.
+const DRAIN_EVERY: Duration = Duration::from_millis(200);
+
+/// What is watched until when.
+pub enum Watched {
+    /// A command, until it ends.
+    Command(Workload),
+    /// Processes, until the last has ended.
+    Processes(Vec<OwnedFd>),
+    /// Something without an end of its own.
+    Forever,
+}
+
+/// A run about to begin.
+pub struct Run<'a> {
+    /// What is attached.
+    pub session: Session,
+    /// What is watched until when.
+    pub watched: Watched,
+    /// Where records go.
+    pub sink: &'a mut dyn Sink,
+    /// Kernel symbols.
+    pub kallsyms: &'a Kallsyms,
+    /// Signals that end the run.
+    pub signals: &'a Signals,
+    /// An end by the clock.
+    pub duration: Option<Duration>,
+    /// Whether CPUs that come online belong to the run, which they do unless
+    /// they were chosen by number.
+    pub all_cpus: bool,
+    /// The profiler's own process id in the initial PID namespace; 0 unknown.
+    pub own_tgid: u32,
+    /// What entering the programs costs.
+    pub prices: Prices,
+    /// When the command that makes this run began.
+    pub began: Instant,
+    /// Whether the kernel's BPF statistics are on for this run.
+    pub bpf_stats: bool,
+}
+
+/// Why a run ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// The command ended.
+    Exited(Exit),
+    /// The command never became one.
+    CannotStart(CannotStart),
+    /// The watched processes ended, the time was up, or a signal came.
+    Stopped,
+}
+
+/// What a run came to.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Why it ended.
+    pub ended: Ended,
+    /// The recording's end.
+    pub trailer: Trailer,
+    /// From the workload's end until everything was detached.
+    pub detach: Duration,
+}
+
+impl Run<'_> {
+    /// Lets the workload run, drains until it ends, detaches, and adds up.
+    ///
+    /// # Errors
+    ///
+    /// When sampling cannot be started or the maps cannot be read. The workload
+    /// then runs on unprofiled or never began.
+    pub fn go(self) -> anyhow::Result<Outcome> {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
+            .context("starting the event loop")?
+            .block_on(self.run())
+    }
+
+    async fn run(mut self) -> anyhow::Result<Outcome> {
+        let events = self.session.take_events()?;
+        let mut events = watch(events)?;
+        let signals = watch(self.signals.fd().try_clone()?)?;
+        let child = match &self.watched {
+            Watched::Command(workload) => Some(watch(workload.pidfd().try_clone()?)?),
+            _ => None,
+        };
+        let mut drain = Drain::new(self.kallsyms, self.own_tgid, monotonic_ns());
+        let mut online = online_cpus();
+        let mut gaps = Gaps::default();
+        let stats = ProcStat::load(Path::new("/")).ok();
+
+        let setup = self.began.elapsed();
+        let user_before = cost::own_cpu_time();
+        drain.set_origin(monotonic_ns());
+        let start = Instant::now();
+        self.session.start()?;
+        if let Watched::Command(workload) = &mut self.watched {
+            workload.release()?;
+        }
+
+        let deadline = self.duration.map(|duration| start + duration);
+        let mut tick = tokio::time::interval(DRAIN_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                // The end first: what happens after it is not the workload's.
+                guard = readable(child.as_ref()) => {
+                    guard?;
+                    break;
+                }
+                guard = signals.readable() => {
+                    guard?.clear_ready();
+                    match &self.watched {
+                        Watched::Command(workload) => pass_on(self.signals, workload),
+                        _ if self.signals.next().is_some() => break,
+                        _ => {}
+                    }
+                }
+                () = until(deadline) => break,
+                guard = events.readable_mut() => {
+                    let mut guard = guard?;
+                    if !drain.turn(guard.get_inner_mut(), self.sink) {
+                        guard.clear_ready();
+                    }
+                }
+                _ = tick.tick() => {
+                    while drain.turn(events.get_mut(), self.sink) {
+                        tokio::task::yield_now().await;
+                    }
+                    self.follow_cpus(&mut online, &mut gaps, start)?;
+                    if self.all_ended() {
+                        break;
+                    }
+                }
+            }
+        }
+
+        let wall = start.elapsed();
+        self.session.stop();
+        let states = self.session.states()?;
+        let user = cost::own_cpu_time().saturating_sub(user_before);
+        let end_ns = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
+        while drain.turn(events.get_mut(), self.sink) {}
+        drain.finish(self.sink);
+
+        let counters = cost::total(&states);
+        let kernel_stats_ns = if self.bpf_stats {
+            self.session.run_time_ns()
+        } else {
+            None
+        };
+        let watches_switches = self.session.watches("switch");
+        let mut trailer = Trailer {
+            run: RunInfo {
+                wall_s: wall.as_secs_f64(),
+                ..RunInfo::default()
+            },
+            probes: self.session.status().to_vec(),
+            idle_samples: counters.idle_samples,
+            losses: losses(&states),
+            gaps: gaps.finish(end_ns),
+            overhead: cost::overhead(&cost::Inputs {
+                counters: &counters,
+                kernel_stats_ns,
+                prices: self.prices,
+                user,
+                setup,
+                wall,
+                online_cpus: online.len(),
+            }),
+            ..Trailer::default()
+        };
+        if watches_switches {
+            trailer.switches = Some(target_switches(&counters));
+            trailer.other_switches = Some(other_switches(&counters));
+        }
+        for (&cpu, &count) in self.session.throttled() {
+            trailer
+                .losses
+                .push(loss_of(cpu, "sampler_throttled", count));
+        }
+        if let Some(count @ 1..) = self.session.recursion_misses() {
+            trailer.losses.push(loss_of(0, "recursion_miss", count));
+        }
+        if drain.unreadable > 0 {
+            trailer
+                .losses
+                .push(loss_of(0, "unreadable_record", drain.unreadable));
+        }
+        let before_detach = Instant::now();
+        let maps = self.session.detach();
+        let detach = before_detach.elapsed();
+        for entry in maps.tasks.iter().flatten() {
+            let (pid, Plain(counts)) = entry;
+            drain.tasks.add(pid, live_comm(pid).as_deref(), &counts);
+        }
+        trailer.task_switches = drain.tasks.finish();
+        drop(events);
+        let ended = match self.watched {
+            Watched::Command(mut workload) => {
+                // With `--duration` it may still be at work.
+                while let Some(child) = &child
+                    && !workload.has_ended()
+                {
+                    tokio::select! {
+                        guard = child.readable() => drop(guard?),
+                        guard = signals.readable() => {
+                            guard?.clear_ready();
+                            pass_on(self.signals, &workload);
+                        }
+                    }
+                }
+                match workload.wait() {
+                    Ok(exit) => {
+                        trailer.run.exit_code = Some(exit.status);
+                        Ended::Exited(exit)
+                    }
+                    Err(refused) => Ended::CannotStart(refused),
+                }
+            }
+            _ => Ended::Stopped,
+        };
+        if let (Some(before), Ok(after)) = (stats, ProcStat::load(Path::new("/"))) {
+            trailer.machine.steal = after.steal_since(&before);
+        }
+        Ok(Outcome {
+            ended,
+            trailer,
+            detach,
+        })
+    }
+}
+
+impl Run<'_> {
+    /// Follows CPUs that went or came.
+    fn follow_cpus(
+        &mut self,
+        online: &mut BTreeSet<u32>,
+        gaps: &mut Gaps,
+        start: Instant,
+    ) -> anyhow::Result<()> {
+        let now = online_cpus();
+        if now == *online {
+            return Ok(());
+        }
+        if self.all_cpus {
+            self.session.want_cpus(&newcomers(online, &now))?;
+        }
+        let (gone, back) = self.session.follow_cpus(&now, &perf::Kernel);
+        let now_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        gaps.note(&gone, &back, now_ns);
+        *online = now;
+        Ok(())
+    }
+
+    /// Whether the last watched process has ended.
+    fn all_ended(&self) -> bool {
+        match &self.watched {
+            Watched::Processes(pidfds) => pidfds.iter().all(has_ended),
+            _ => false,
+        }
+    }
+}
+
+/// Makes an owned descriptor something to wait for.
+fn watch<T: AsFd + std::os::fd::AsRawFd>(owner: T) -> anyhow::Result<AsyncFd<T>> {
+    // SAFETY: `owner` owns its descriptor (an `OwnedFd`, or a map whose data
+    // does) and moves into the result, which keeps it open.
+    let watched = unsafe { AsyncFd::register_with_interest(owner, Interest::READABLE) };
+    watched.map_err(|error| anyhow::anyhow!("waiting for a descriptor: {error}"))
+}
+
+/// Passes signals on to the command, but for those it has already.
+fn pass_on(signals: &Signals, workload: &Workload) {
+    while let Some(signal) = signals.next() {
+        if !signal.from_kernel {
+            workload.signal(signal.number);
+        }
+    }
+}
+
+/// Waits for a descriptor, or forever when there is none.
+async fn readable(fd: Option<&AsyncFd<OwnedFd>>) -> std::io::Result<()> {
+    match fd {
+        Some(fd) => fd.readable().await.map(drop),
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until a time, or forever when there is none.
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether the process of a pidfd has ended.
+pub(super) fn has_ended(pidfd: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd {
+        fd: pidfd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one valid structure, no waiting.
+    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+}
+
+/// CPUs online now; the last known set stays in force when that cannot be read.
+fn online_cpus() -> BTreeSet<u32> {
+    CpuList::load(Path::new("/"), "/sys/devices/system/cpu/online")
+        .map(|cpus| cpus.iter().collect())
+        .unwrap_or_default()
+}
+
+/// CLOCK_MONOTONIC, which the programs use, nanoseconds.
+pub(super) fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `now` is writable.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn loss_of(cpu: u32, reason: &str, count: u64) -> Loss {
+    Loss {
+        cpu,
+        reason: reason.to_owned(),
+        count,
+    }
+}
+
+fn losses(states: &[Plain<profiler_ebpf::CpuState>]) -> Vec<Loss> {
+    (0..)
+        .zip(states)
+        .flat_map(|(cpu, Plain(state))| {
+            loss::NAMES
+                .iter()
+                .zip(state.counters.losses)
+                .filter(|&(_, count)| count > 0)
+                .map(move |(reason, count)| loss_of(cpu, reason, count))
+        })
+        .collect()
+}
+
+/// The name of a task that still lives.
+fn live_comm(pid: u32) -> Option<Vec<u8>> {
+    let mut comm = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+    comm.pop_if(|byte| *byte == b'\n');
+    Some(comm)
+}

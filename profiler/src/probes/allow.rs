@@ -1,0 +1,122 @@
+//! What may be attached, in one place.
+//!
+//! A kernel that accepts an attachment can still hang on it. So probes on kernel
+//! functions are attached by allow-list: a target, a method, and the kernel lines
+//! on which the virtual-machine matrix has shown it to be safe. Tracepoints are
+//! made to be attached to and are free.
+
+use crate::kernel::Release;
+
+/// A way to attach to a kernel function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// fentry and fexit: a BPF trampoline.
+    Fentry,
+    /// kprobe and kretprobe.
+    Kprobe,
+}
+
+impl Method {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Fentry => "fentry",
+            Self::Kprobe => "kprobe",
+        }
+    }
+}
+
+/// Accepted by some kernels, and then the machine hangs. Never tried, on any
+/// kernel, whatever the allow-list says.
+const DANGEROUS: [(Method, &str); 3] = [
+    // Seen on 6.1; refused since 6.4 (commit a0c109dcafb1).
+    (Method::Fentry, "__rcu_read_lock"),
+    (Method::Fentry, "__rcu_read_unlock"),
+    // Seen on 7.1 and 7.3.
+    (Method::Fentry, "rcu_read_unlock_special"),
+];
+
+/// Lines on which the matrix, or the boots its table comes from, attached both
+/// methods to rcu_barrier and called it.
+const RCU_BARRIER_LINES: [Release; 10] = [
+    Release::new(5, 10),
+    Release::new(6, 1),
+    Release::new(6, 12),
+    Release::new(6, 16),
+    Release::new(6, 17),
+    Release::new(6, 18),
+    Release::new(6, 19),
+    Release::new(7, 0),
+    Release::new(7, 1),
+    Release::new(7, 3),
+];
+
+/// The allow-list.
+const ALLOWED: [(Method, &str, &[Release]); 2] = [
+    (Method::Fentry, "rcu_barrier", &RCU_BARRIER_LINES),
+    (Method::Kprobe, "rcu_barrier", &RCU_BARRIER_LINES),
+];
+
+/// Whether `target` may be attached to by `method` on `release`; if not, why.
+///
+/// # Errors
+///
+/// The reason, for the status table.
+pub fn check(method: Method, target: &str, release: Option<Release>) -> Result<(), String> {
+    let name = method.name();
+    if DANGEROUS.contains(&(method, target)) {
+        return Err(format!(
+            "{name} on {target} hangs some kernels and is never tried"
+        ));
+    }
+    let Some((_, _, lines)) = ALLOWED
+        .iter()
+        .find(|(m, t, _)| (*m, *t) == (method, target))
+    else {
+        return Err(format!("{name} on {target} is not on the allow-list"));
+    };
+    match release {
+        Some(release) if lines.contains(&release) => Ok(()),
+        Some(Release { major, minor }) => Err(format!(
+            "{name} on {target} is not proven safe on Linux {major}.{minor}"
+        )),
+        None => Err(format!(
+            "{name} on {target} needs a kernel release that can be read"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_danger_list_is_refused_on_every_line() {
+        for (method, target) in DANGEROUS {
+            for major in 4..9 {
+                for minor in 0..25 {
+                    let refusal = check(method, target, Some(Release::new(major, minor)));
+                    assert!(refusal.unwrap_err().contains("never tried"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_dangerous_is_on_the_allow_list() {
+        for (method, target, _) in ALLOWED {
+            assert!(!DANGEROUS.contains(&(method, target)), "{target}");
+        }
+    }
+
+    #[test]
+    fn only_listed_targets_on_proven_lines_pass() {
+        let line = |major, minor| Some(Release::new(major, minor));
+        assert_eq!(check(Method::Fentry, "rcu_barrier", line(6, 1)), Ok(()));
+        assert_eq!(check(Method::Kprobe, "rcu_barrier", line(7, 3)), Ok(()));
+        assert!(check(Method::Fentry, "rcu_barrier", line(6, 6)).is_err());
+        assert!(check(Method::Fentry, "rcu_barrier", None).is_err());
+        // Ordinary functions that nobody asked for.
+        assert!(check(Method::Kprobe, "schedule", line(6, 1)).is_err());
+        assert!(check(Method::Kprobe, "__rcu_read_lock", line(6, 1)).is_err());
+    }
+}

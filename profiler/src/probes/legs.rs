@@ -1,0 +1,303 @@
+//! For each wanted measurement, its legs in order: the first that the kernel
+//! takes is used, and what was said of the better ones is kept.
+
+use anyhow::{Context as _, anyhow};
+use aya::programs::{
+    BtfTracePoint, FEntry, FExit, KProbe, ProgramError, RawTracePoint, TracePoint,
+};
+use aya::{Btf, Ebpf};
+
+use super::ProbeStatus;
+use super::allow::{self, Method};
+use super::offsets::Offsets;
+use crate::kernel::Release;
+
+/// What the choice of legs depends on.
+pub struct Surroundings<'a> {
+    /// The kernel's line.
+    pub release: Option<Release>,
+    /// Offsets known of this kernel.
+    pub offsets: &'a Offsets,
+    /// The kernel's BTF as the loader wants it, or why there is none.
+    pub btf: Result<&'a Btf, String>,
+    /// Whether tracefs can be read, or why not.
+    pub tracefs: Result<(), String>,
+}
+
+/// One way to make a measurement.
+struct Leg<'a> {
+    name: &'static str,
+    attach: Box<dyn FnOnce(&mut Ebpf) -> anyhow::Result<()> + 'a>,
+}
+
+impl<'a> Leg<'a> {
+    fn new(name: &'static str, attach: impl FnOnce(&mut Ebpf) -> anyhow::Result<()> + 'a) -> Self {
+        Self {
+            name,
+            attach: Box::new(attach),
+        }
+    }
+}
+
+/// Tries `legs` in order and reports the outcome.
+fn first(ebpf: &mut Ebpf, wanted: &str, legs: Vec<Leg<'_>>) -> ProbeStatus {
+    let mut reasons: Vec<String> = Vec::new();
+    let mut fixes: Vec<&str> = Vec::new();
+    let mut used = "none";
+    for leg in legs {
+        match (leg.attach)(ebpf) {
+            Ok(()) => {
+                used = leg.name;
+                break;
+            }
+            Err(error) => {
+                reasons.push(format!("{}: {}", leg.name, one_line(&error)));
+                if let Some(fix) = fix(&error)
+                    && !fixes.contains(&fix)
+                {
+                    fixes.push(fix);
+                }
+            }
+        }
+    }
+    ProbeStatus {
+        wanted: wanted.to_owned(),
+        leg: used.to_owned(),
+        why_not_better: reasons.join("; "),
+        fix: fixes.join("; "),
+    }
+}
+
+/// The chain of an error on one line, without the verifier's log.
+fn one_line(error: &anyhow::Error) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        let line = text.lines().next().unwrap_or_default().trim().to_owned();
+        if !parts.iter().any(|part| part.contains(&line)) {
+            parts.push(line);
+        }
+    }
+    parts.join(": ")
+}
+
+/// What would make a leg work, as far as the error tells.
+fn fix(error: &anyhow::Error) -> Option<&'static str> {
+    let errno = error.chain().find_map(|cause| {
+        cause
+            .downcast_ref::<std::io::Error>()
+            .and_then(std::io::Error::raw_os_error)
+    })?;
+    match errno {
+        libc::EPERM | libc::EACCES => {
+            Some("run as root, on a kernel whose security policy permits this kind of BPF program")
+        }
+        _ => None,
+    }
+}
+
+fn program<'e, P>(ebpf: &'e mut Ebpf, name: &str) -> anyhow::Result<&'e mut P>
+where
+    &'e mut P: TryFrom<&'e mut aya::programs::Program, Error = ProgramError>,
+{
+    let program = ebpf
+        .program_mut(name)
+        .with_context(|| format!("the BPF object has no program {name}"))?;
+    Ok(<&mut P>::try_from(program)?)
+}
+
+fn tp_btf(
+    ebpf: &mut Ebpf,
+    name: &str,
+    tracepoint: &str,
+    around: &Surroundings<'_>,
+) -> anyhow::Result<()> {
+    let btf = around.btf.as_ref().map_err(|why| anyhow!(why.clone()))?;
+    let program: &mut BtfTracePoint = program(ebpf, name)?;
+    program.load(tracepoint, btf)?;
+    if let Err(error) = program.attach() {
+        program.unload()?;
+        return Err(error.into());
+    }
+    Ok(())
+}
+
+fn raw_tp(ebpf: &mut Ebpf, name: &str, tracepoint: &str) -> anyhow::Result<()> {
+    let program: &mut RawTracePoint = program(ebpf, name)?;
+    program.load()?;
+    if let Err(error) = program.attach(tracepoint) {
+        program.unload()?;
+        return Err(error.into());
+    }
+    Ok(())
+}
+
+fn tracepoint(
+    ebpf: &mut Ebpf,
+    name: &str,
+    tracepoint: &str,
+    around: &Surroundings<'_>,
+    offsets: &[Option<u32>],
+) -> anyhow::Result<()> {
+    around.tracefs.clone().map_err(|why| anyhow!(why))?;
+    if offsets.contains(&None) {
+        return Err(anyhow!(
+            "sched/{tracepoint} has no format that is understood"
+        ));
+    }
+    let program: &mut TracePoint = program(ebpf, name)?;
+    program.load()?;
+    if let Err(error) = program.attach("sched", tracepoint) {
+        program.unload()?;
+        return Err(error.into());
+    }
+    Ok(())
+}
+
+fn needs(known: bool, what: &str) -> anyhow::Result<()> {
+    if known {
+        Ok(())
+    } else {
+        Err(anyhow!("{what} is not known (no BTF)"))
+    }
+}
+
+/// Attaches to context switches.
+pub(super) fn attach_switch(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> ProbeStatus {
+    let offsets = around.offsets;
+    let state = || needs(offsets.knows_state(), "the state of a task at a switch");
+    first(
+        ebpf,
+        "switch",
+        vec![
+            Leg::new("tp_btf", |ebpf| {
+                state()?;
+                tp_btf(ebpf, "switch_btf", "sched_switch", around)
+            }),
+            Leg::new("raw_tp", |ebpf| {
+                state()?;
+                raw_tp(ebpf, "switch_raw", "sched_switch")
+            }),
+            Leg::new("tracepoint", |ebpf| {
+                let fields = [offsets.switch_prev_state, offsets.switch_next_pid];
+                tracepoint(ebpf, "switch_tp", "sched_switch", around, &fields)
+            }),
+        ],
+    )
+}
+
+/// Attaches to new tasks, so that the target's descendants belong to it.
+pub(super) fn attach_fork(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> ProbeStatus {
+    let offsets = around.offsets;
+    let pid = || needs(offsets.task_pid.is_some(), "task_struct.pid");
+    first(
+        ebpf,
+        "fork",
+        vec![
+            Leg::new("tp_btf", |ebpf| {
+                pid()?;
+                tp_btf(ebpf, "fork_btf", "sched_process_fork", around)
+            }),
+            Leg::new("raw_tp", |ebpf| {
+                pid()?;
+                raw_tp(ebpf, "fork_raw", "sched_process_fork")
+            }),
+            Leg::new("tracepoint", |ebpf| {
+                let fields = [offsets.fork_child];
+                tracepoint(ebpf, "fork_tp", "sched_process_fork", around, &fields)
+            }),
+        ],
+    )
+}
+
+/// Attaches to tasks that are gone, so that their ids can come back.
+pub(super) fn attach_free(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> ProbeStatus {
+    let offsets = around.offsets;
+    let pid = || needs(offsets.task_pid.is_some(), "task_struct.pid");
+    first(
+        ebpf,
+        "free",
+        vec![
+            Leg::new("tp_btf", |ebpf| {
+                pid()?;
+                tp_btf(ebpf, "free_btf", "sched_process_free", around)
+            }),
+            Leg::new("raw_tp", |ebpf| {
+                pid()?;
+                raw_tp(ebpf, "free_raw", "sched_process_free")
+            }),
+            Leg::new("tracepoint", |ebpf| {
+                let fields = [offsets.free_pid, offsets.free_comm];
+                tracepoint(ebpf, "free_tp", "sched_process_free", around, &fields)
+            }),
+        ],
+    )
+}
+
+/// Attaches to rcu_barrier itself. `none` in the result means that the off-CPU
+/// leg is left.
+pub(super) fn attach_rcu_barrier(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> ProbeStatus {
+    const TARGET: &str = "rcu_barrier";
+    let allowed = |method| allow::check(method, TARGET, around.release).map_err(|why| anyhow!(why));
+    first(
+        ebpf,
+        "rcu_barrier",
+        vec![
+            Leg::new("fentry", |ebpf| {
+                allowed(Method::Fentry)?;
+                let btf = around.btf.as_ref().map_err(|why| anyhow!(why.clone()))?;
+                let enter: &mut FEntry = program(ebpf, "rcu_enter_fentry")?;
+                enter.load(TARGET, btf)?;
+                let exit: &mut FExit = program(ebpf, "rcu_exit_fexit")?;
+                exit.load(TARGET, btf)?;
+                // The end first: a call that ends unseen would never leave the map.
+                let attached = exit.attach().map(drop).and_then(|()| {
+                    let enter: &mut FEntry =
+                        program(ebpf, "rcu_enter_fentry").map_err(|_| ProgramError::NotLoaded)?;
+                    enter.attach().map(drop)
+                });
+                if let Err(error) = attached {
+                    program::<FExit>(ebpf, "rcu_exit_fexit")?.unload()?;
+                    program::<FEntry>(ebpf, "rcu_enter_fentry")?.unload()?;
+                    return Err(error.into());
+                }
+                Ok(())
+            }),
+            Leg::new("kprobe", |ebpf| {
+                allowed(Method::Kprobe)?;
+                let exit: &mut KProbe = program(ebpf, "rcu_exit_kretprobe")?;
+                exit.load()?;
+                exit.attach(TARGET, 0)?;
+                let enter: &mut KProbe = program(ebpf, "rcu_enter_kprobe")?;
+                let attached = enter
+                    .load()
+                    .and_then(|()| enter.attach(TARGET, 0).map(drop));
+                if let Err(error) = attached {
+                    program::<KProbe>(ebpf, "rcu_exit_kretprobe")?.unload()?;
+                    return Err(error.into());
+                }
+                Ok(())
+            }),
+        ],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_told_on_one_line_without_repeats() {
+        let verifier = "the BPF_PROG_LOAD syscall failed. Verifier output: a\nb\nc";
+        let error = anyhow!("Permission denied (os error 13)")
+            .context(verifier)
+            .context("loading switch_btf");
+        assert_eq!(
+            one_line(&error),
+            "loading switch_btf: the BPF_PROG_LOAD syscall failed. Verifier output: a: \
+             Permission denied (os error 13)"
+        );
+        let repeated = anyhow!("no such thing").context("reading: no such thing");
+        assert_eq!(one_line(&repeated), "reading: no such thing");
+    }
+}

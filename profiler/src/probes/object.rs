@@ -1,0 +1,198 @@
+//! The BPF object: which of the two is loaded, with which globals and sizes.
+
+use anyhow::Context as _;
+use aya::maps::{Array, HashMap, MapData, PerCpuArray, RingBuf};
+use aya::{Ebpf, EbpfLoader, Pod};
+use profiler_ebpf::{CpuState, PEEK_BYTES, TaskEntry, UNKNOWN, target};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::offsets::Offsets;
+use super::target::Scope;
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/preemptprof.bpf.o"));
+static OBJECT_WITH_LOG: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/preemptprof-log.bpf.o"));
+
+/// A type of the ABI as a map value.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(transparent)]
+pub struct Plain<T>(pub T);
+
+// SAFETY: zerocopy's derives prove that `T` has no padding and that every bit
+// pattern is a value of it.
+unsafe impl<T: FromBytes + IntoBytes + Immutable + Copy + 'static> Pod for Plain<T> {}
+
+/// What the programs are told before they are loaded.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Whose numbers are wanted.
+    pub scope: Scope,
+    /// Struct and record offsets.
+    pub offsets: Offsets,
+    /// Text of the idle instructions.
+    pub idle_text: Option<(u64, u64)>,
+    /// Text of rcu_barrier, when the off-CPU leg is to watch it.
+    pub rcu_text: Option<(u64, u64)>,
+    /// Whether the kernel has cgroups.
+    pub has_cgroups: bool,
+    /// Whether user stacks are wanted.
+    pub user_stacks: bool,
+    /// `kernel.perf_event_max_stack`.
+    pub max_stack: u32,
+    /// Length of an epoch, nanoseconds.
+    pub epoch_ns: u64,
+    /// Size of the ring buffer, bytes.
+    pub ring_bytes: u32,
+    /// Tasks the map of tasks has room for.
+    pub max_tasks: u32,
+    /// Whether the programs write log lines.
+    pub log: bool,
+}
+
+impl Settings {
+    /// For programs that are only run on request: the least a kernel accepts.
+    pub(super) fn smallest() -> Self {
+        Self {
+            scope: Scope::machine(),
+            offsets: Offsets::default(),
+            idle_text: None,
+            rcu_text: None,
+            has_cgroups: false,
+            user_stacks: false,
+            max_stack: 1,
+            epoch_ns: 1,
+            ring_bytes: 4096,
+            max_tasks: 1,
+            log: false,
+        }
+    }
+}
+
+/// Parses the object, sets its globals and makes its maps. No program is loaded.
+///
+/// # Errors
+///
+/// When the kernel refuses a map: no privileges, no ring buffer (before 5.8), or
+/// no memory.
+pub(super) fn open(settings: &Settings) -> anyhow::Result<Ebpf> {
+    // Before 5.11 maps count against this limit. Where it cannot be raised, the
+    // maps may still fit.
+    let unlimited = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: the structure is valid for the call.
+    unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const unlimited) };
+
+    let Scope {
+        mode,
+        cgroup_id,
+        cgroup_level,
+        pid_namespace,
+    } = settings.scope;
+    let Offsets {
+        prev_state_arg,
+        task_state,
+        task_pid,
+        task_comm,
+        switch_prev_state,
+        switch_next_pid,
+        fork_child,
+        free_pid,
+        free_comm,
+    } = &settings.offsets;
+    let or_unknown = |offset: &Option<u32>| offset.unwrap_or(UNKNOWN);
+    let small: [(&str, u8); 4] = [
+        ("TARGET_MODE", mode),
+        ("HAS_CGROUPS", settings.has_cgroups.into()),
+        ("ADOPT", pid_namespace.is_some().into()),
+        ("USER_STACKS", settings.user_stacks.into()),
+    ];
+    let medium: [(&str, u32); 11] = [
+        ("CGROUP_LEVEL", cgroup_level),
+        ("MAX_STACK", settings.max_stack),
+        ("PREV_STATE_ARG", or_unknown(prev_state_arg)),
+        ("TASK_STATE", or_unknown(task_state)),
+        ("TASK_PID", or_unknown(task_pid)),
+        ("TASK_COMM", or_unknown(task_comm)),
+        ("SWITCH_PREV_STATE", or_unknown(switch_prev_state)),
+        ("SWITCH_NEXT_PID", or_unknown(switch_next_pid)),
+        ("FORK_CHILD", or_unknown(fork_child)),
+        ("FREE_PID", or_unknown(free_pid)),
+        ("FREE_COMM", or_unknown(free_comm)),
+    ];
+    let (pidns_dev, pidns_ino) = pid_namespace.unwrap_or_default();
+    let (idle_start, idle_end) = settings.idle_text.unwrap_or_default();
+    let (rcu_start, rcu_end) = settings.rcu_text.unwrap_or_default();
+    let large: [(&str, u64); 9] = [
+        ("CGROUP_ID", cgroup_id),
+        ("PIDNS_DEV", pidns_dev),
+        ("PIDNS_INO", pidns_ino),
+        ("EPOCH_NS", settings.epoch_ns),
+        ("WAKEUP_BYTES", u64::from(settings.ring_bytes) / 2),
+        ("IDLE_START", idle_start),
+        ("IDLE_END", idle_end),
+        ("RCU_START", rcu_start),
+        ("RCU_END", rcu_end),
+    ];
+
+    let mut loader = EbpfLoader::new();
+    for (name, value) in &small {
+        loader.override_global(name, value, true);
+    }
+    for (name, value) in &medium {
+        loader.override_global(name, value, true);
+    }
+    for (name, value) in &large {
+        loader.override_global(name, value, true);
+    }
+    loader.map_max_entries("EVENTS", settings.ring_bytes);
+    loader.map_max_entries("TASKS", settings.max_tasks);
+    let object = if settings.log {
+        OBJECT_WITH_LOG
+    } else {
+        OBJECT
+    };
+    loader.load(object).context("loading the BPF object")
+}
+
+/// The maps, taken out of the object so that they outlive its programs.
+pub struct Maps {
+    /// Counters of each possible CPU.
+    pub cpus: PerCpuArray<MapData, Plain<CpuState>>,
+    /// Everything the programs send; taken by the drain.
+    pub events: Option<RingBuf<MapData>>,
+    /// The target's tasks.
+    pub tasks: HashMap<MapData, u32, Plain<TaskEntry>>,
+    /// Process ids of the target in the profiler's PID namespace.
+    pub ns_targets: HashMap<MapData, u32, u32>,
+    /// What `peek` read.
+    pub peek: Array<MapData, [u8; PEEK_BYTES]>,
+}
+
+impl Maps {
+    /// Takes the maps out of `ebpf`.
+    ///
+    /// # Errors
+    ///
+    /// When a map is missing or of another size than the ABI says: the object is
+    /// not of this build.
+    pub fn take(ebpf: &mut Ebpf) -> anyhow::Result<Self> {
+        let mut map = |name: &'static str| {
+            ebpf.take_map(name)
+                .with_context(|| format!("the BPF object has no map {name}"))
+        };
+        Ok(Self {
+            cpus: map("CPUS")?.try_into().context("map CPUS")?,
+            events: Some(map("EVENTS")?.try_into().context("map EVENTS")?),
+            tasks: map("TASKS")?.try_into().context("map TASKS")?,
+            ns_targets: map("NS_TARGETS")?.try_into().context("map NS_TARGETS")?,
+            peek: map("PEEK")?.try_into().context("map PEEK")?,
+        })
+    }
+}
+
+/// Whether a mode counts switches of tasks it is not told of.
+pub(super) const fn needs_forks(mode: u8) -> bool {
+    mode == target::TASKS
+}

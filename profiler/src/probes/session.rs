@@ -1,0 +1,412 @@
+//! Everything that is attached, from the first program to the last detach.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::AsFd as _;
+
+use anyhow::Context as _;
+use aya::Ebpf;
+use aya::maps::{MapData, PerCpuValues, RingBuf};
+use aya::programs::{PerfEvent, RawTracePoint, RawTracePointRunOptions, TestRun as _};
+use profiler_ebpf::{CpuState, TaskEntry};
+
+use super::legs::{self, Surroundings};
+use super::object::{self, Maps, Plain, Settings};
+use super::offsets::Offsets;
+use super::perf::{self, Event, Opener, Sampler};
+use super::target::Family;
+use super::{ProbeStatus, privileges};
+use crate::error::hinted;
+use crate::kernel::{Kallsyms, Section};
+
+/// What a session is to measure, and what is known of the kernel for it.
+pub struct Request<'a> {
+    /// Programs' settings; the off-CPU leg's text is filled in when it is needed.
+    pub settings: Settings,
+    /// What the choice of legs depends on.
+    pub around: Surroundings<'a>,
+    /// Kernel symbols.
+    pub kallsyms: &'a Kallsyms,
+    /// CPUs to watch.
+    pub cpus: Vec<u32>,
+    /// Samples per second and CPU.
+    pub hz: u64,
+}
+
+/// Attached programs and their maps. Dropping it detaches everything.
+pub struct Session {
+    samplers: BTreeMap<u32, Sampler>,
+    /// CPUs that are to be watched whenever they are online.
+    wanted_cpus: BTreeSet<u32>,
+    hz: u64,
+    event: Event,
+    started: bool,
+    throttled: BTreeMap<u32, u64>,
+    status: Vec<ProbeStatus>,
+    ebpf: Ebpf,
+    /// The maps; `events` is taken by the drain.
+    pub maps: Maps,
+}
+
+impl Session {
+    /// Attaches everything but starts nothing: no CPU is watched yet.
+    ///
+    /// # Errors
+    ///
+    /// When there is no sampler. Any other measurement that cannot be had is a
+    /// row of the status table.
+    pub fn attach(request: Request<'_>, opener: &dyn Opener) -> anyhow::Result<Self> {
+        let Request {
+            mut settings,
+            around,
+            kallsyms,
+            cpus,
+            hz,
+        } = request;
+        let mut ebpf = object::open(&settings).map_err(privileges::explain)?;
+
+        let mut rcu = legs::attach_rcu_barrier(&mut ebpf, &around);
+        if rcu.leg == "none"
+            && let Some(text) = kallsyms.range("rcu_barrier")
+        {
+            // The programs' globals are frozen, so they are loaded anew.
+            settings.rcu_text = Some((text.start, text.end));
+            drop(ebpf);
+            ebpf = object::open(&settings).map_err(privileges::explain)?;
+        }
+        let switch = legs::attach_switch(&mut ebpf, &around);
+        if rcu.leg == "none" {
+            off_cpu_leg(&mut rcu, &settings, &switch, around.offsets);
+        }
+
+        let mut status = Vec::new();
+        if object::needs_forks(settings.scope.mode) {
+            status.push(legs::attach_fork(&mut ebpf, &around));
+            status.push(legs::attach_free(&mut ebpf, &around));
+        }
+
+        let maps = Maps::take(&mut ebpf)?;
+        let program = load_sampler(&mut ebpf)?;
+        let (event, fds, why) =
+            perf::open_all(opener, &cpus, hz).map_err(|(cpu, error)| no_sampler(cpu, error))?;
+        let mut samplers = BTreeMap::new();
+        for (cpu, fd) in fds {
+            let sampler = Sampler::attach(fd, program.as_fd())
+                .with_context(|| format!("attaching the sampler on CPU {cpu}"))?;
+            samplers.insert(cpu, sampler);
+        }
+        let sample = ProbeStatus {
+            wanted: "sample".to_owned(),
+            leg: event.name().to_owned(),
+            fix: why
+                .as_ref()
+                .map(|_| "a machine, or a virtual machine, with a PMU".to_owned())
+                .unwrap_or_default(),
+            why_not_better: why.unwrap_or_default(),
+        };
+        status.splice(0..0, [sample, switch, rcu]);
+
+        Ok(Self {
+            samplers,
+            wanted_cpus: cpus.into_iter().collect(),
+            hz,
+            event,
+            started: false,
+            throttled: BTreeMap::new(),
+            status,
+            ebpf,
+            maps,
+        })
+    }
+
+    /// The sampling event in use.
+    pub fn event(&self) -> Event {
+        self.event
+    }
+
+    /// The status table.
+    pub fn status(&self) -> &[ProbeStatus] {
+        &self.status
+    }
+
+    /// Whether a measurement got a leg.
+    pub fn watches(&self, wanted: &str) -> bool {
+        self.status
+            .iter()
+            .any(|row| row.wanted == wanted && row.leg != "none")
+    }
+
+    /// The ring buffer, once.
+    ///
+    /// # Errors
+    ///
+    /// When it was taken before.
+    pub fn take_events(&mut self) -> anyhow::Result<RingBuf<MapData>> {
+        self.maps
+            .events
+            .take()
+            .context("the ring buffer was taken before")
+    }
+
+    /// Run time of all programs by the kernel's BPF statistics, nanoseconds.
+    pub fn run_time_ns(&self) -> Option<u64> {
+        let mut total = 0;
+        for (_, program) in self.ebpf.programs() {
+            // Programs that were not needed are not loaded.
+            if program.fd().is_ok() {
+                total += u64::try_from(program.info().ok()?.run_time().as_nanos()).ok()?;
+            }
+        }
+        Some(total)
+    }
+
+    /// Makes tasks the target: `family` by thread id, or in a PID namespace of
+    /// the caller's own by process id, which the programs look up as they meet
+    /// them. Returns how many there was no room for.
+    pub fn add_targets(&mut self, family: &Family, namespaced: bool) -> usize {
+        const NOEXIST: u64 = 1;
+        let mut refused = 0;
+        let mut note = |result: Result<(), aya::maps::MapError>| {
+            if let Err(aya::maps::MapError::SyscallError(error)) = result
+                && error.io_error.raw_os_error() != Some(libc::EEXIST)
+            {
+                refused += 1;
+            }
+        };
+        if namespaced {
+            for pid in &family.processes {
+                note(self.maps.ns_targets.insert(pid, 0, 0));
+            }
+        } else {
+            let entry = Plain(TaskEntry::default());
+            for thread in &family.threads {
+                note(self.maps.tasks.insert(thread, entry, NOEXIST));
+            }
+        }
+        refused
+    }
+
+    /// Starts counting and sampling.
+    ///
+    /// # Errors
+    ///
+    /// When a map or a sampler cannot be written to.
+    pub fn start(&mut self) -> anyhow::Result<()> {
+        self.started = true;
+        self.watch()?;
+        for (cpu, sampler) in &self.samplers {
+            sampler
+                .enable()
+                .with_context(|| format!("starting the sampler on CPU {cpu}"))?;
+        }
+        Ok(())
+    }
+
+    /// Tells the programs which CPUs are watched.
+    fn watch(&mut self) -> anyhow::Result<()> {
+        let mut states = self.states()?;
+        for (cpu, state) in (0..).zip(&mut states) {
+            state.0.watched = u64::from(self.wanted_cpus.contains(&cpu));
+        }
+        let values = PerCpuValues::try_from(states).context("counting CPUs")?;
+        self.maps.cpus.set(0, values, 0).context("writing map CPUS")
+    }
+
+    /// Stops sampling; the counters stand still but for switches.
+    pub fn stop(&mut self) {
+        for sampler in self.samplers.values() {
+            // A CPU that has gone has no sampler to stop.
+            let _ = sampler.disable();
+        }
+    }
+
+    /// The state of every possible CPU.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be read.
+    pub fn states(&self) -> anyhow::Result<Vec<Plain<CpuState>>> {
+        let values = self.maps.cpus.get(&0, 0).context("reading map CPUS")?;
+        Ok(values.to_vec())
+    }
+
+    /// How often samplers were throttled so far, by CPU.
+    pub fn throttled(&mut self) -> &BTreeMap<u32, u64> {
+        for (&cpu, sampler) in &mut self.samplers {
+            if let Some(count @ 1..) = sampler.throttled() {
+                *self.throttled.entry(cpu).or_default() += count;
+            }
+        }
+        &self.throttled
+    }
+
+    /// Follows CPUs that went or came: returns those that are no longer sampled,
+    /// and those that are again.
+    pub fn follow_cpus(
+        &mut self,
+        online: &BTreeSet<u32>,
+        opener: &dyn Opener,
+    ) -> (Vec<u32>, Vec<u32>) {
+        let gone: Vec<u32> = self
+            .samplers
+            .keys()
+            .filter(|cpu| !online.contains(cpu))
+            .copied()
+            .collect();
+        for cpu in &gone {
+            // The event is dead: it does not come back with its CPU.
+            self.samplers.remove(cpu);
+        }
+        let missing: Vec<u32> = self
+            .wanted_cpus
+            .iter()
+            .filter(|cpu| online.contains(cpu) && !self.samplers.contains_key(cpu))
+            .copied()
+            .collect();
+        let back = missing
+            .into_iter()
+            .filter(|&cpu| self.revive(cpu, opener).is_ok())
+            .collect();
+        (gone, back)
+    }
+
+    fn revive(&mut self, cpu: u32, opener: &dyn Opener) -> anyhow::Result<()> {
+        let fd = opener.open(self.event, cpu, self.hz)?;
+        let sampler = Sampler::attach(fd, sampler_program(&mut self.ebpf)?.fd()?.as_fd())?;
+        if self.started {
+            sampler.enable()?;
+        }
+        self.samplers.insert(cpu, sampler);
+        Ok(())
+    }
+
+    /// Adds CPUs that came online and that nobody has named to those wanted.
+    pub fn want_cpus(&mut self, cpus: &BTreeSet<u32>) -> anyhow::Result<()> {
+        if cpus.is_subset(&self.wanted_cpus) {
+            return Ok(());
+        }
+        self.wanted_cpus.extend(cpus);
+        self.watch()
+    }
+
+    /// Samples the kernel dropped because another program was running on the
+    /// CPU, since the programs were loaded; 6.12 and later count them. `None`
+    /// when the kernel does not say.
+    pub fn recursion_misses(&mut self) -> Option<u64> {
+        use std::os::fd::AsRawFd as _;
+        let program = sampler_program(&mut self.ebpf).ok()?;
+        let fd = program.fd().ok()?.as_fd().as_raw_fd();
+        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("recursion_misses:"))?;
+        line.trim().parse().ok()
+    }
+
+    /// The process id of the caller in the initial PID namespace. Minimum kernel
+    /// 5.10.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel cannot run raw tracepoint programs on request.
+    pub fn own_tgid(&mut self) -> anyhow::Result<u32> {
+        let program: &mut RawTracePoint = self
+            .ebpf
+            .program_mut("whoami")
+            .context("the BPF object has no program whoami")?
+            .try_into()?;
+        program.load()?;
+        let result = program.test_run(RawTracePointRunOptions::new())?;
+        Ok(result.return_value)
+    }
+
+    /// Detaches everything and keeps the maps.
+    pub fn detach(self) -> Maps {
+        let Self {
+            samplers,
+            ebpf,
+            maps,
+            wanted_cpus: _,
+            hz: _,
+            event: _,
+            started: _,
+            throttled: _,
+            status: _,
+        } = self;
+        drop(samplers);
+        drop(ebpf);
+        maps
+    }
+}
+
+fn sampler_program(ebpf: &mut Ebpf) -> anyhow::Result<&mut PerfEvent> {
+    Ok(ebpf
+        .program_mut("sample")
+        .context("the BPF object has no program sample")?
+        .try_into()?)
+}
+
+fn load_sampler(ebpf: &mut Ebpf) -> anyhow::Result<&aya::programs::ProgramFd> {
+    let program = sampler_program(ebpf)?;
+    program.load().map_err(|error| {
+        privileges::explain(anyhow::Error::new(error).context("loading the sampler"))
+    })?;
+    Ok(program.fd()?)
+}
+
+/// Fills in the row of rcu_barrier when it cannot be attached to.
+fn off_cpu_leg(
+    rcu: &mut ProbeStatus,
+    settings: &Settings,
+    switch: &ProbeStatus,
+    offsets: &Offsets,
+) {
+    let next_pid = match switch.leg.as_str() {
+        "tp_btf" | "raw_tp" => offsets.task_pid,
+        "tracepoint" => offsets.switch_next_pid,
+        _ => None,
+    };
+    let why = if settings.rcu_text.is_none() {
+        "off-cpu: the address of rcu_barrier is not known"
+    } else if switch.leg == "none" {
+        "off-cpu: switches cannot be watched"
+    } else if next_pid.is_none() {
+        "off-cpu: the task that is switched to cannot be told"
+    } else {
+        rcu.leg = "off-cpu".to_owned();
+        return;
+    };
+    if !rcu.why_not_better.is_empty() {
+        rcu.why_not_better.push_str("; ");
+    }
+    rcu.why_not_better.push_str(why);
+}
+
+fn no_sampler(cpu: u32, error: io::Error) -> anyhow::Error {
+    let hints: Vec<String> = match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => {
+            let paranoid =
+                std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+            vec![
+                "sampling every task of a CPU needs root, or CAP_PERFMON and CAP_BPF".to_owned(),
+                format!("kernel.perf_event_paranoid is {}", paranoid.trim()),
+            ]
+        }
+        Some(libc::EMFILE) => vec![
+            "one file descriptor is needed for each CPU; raise the limit: ulimit -n 65536"
+                .to_owned(),
+        ],
+        Some(libc::ENODEV) => vec![format!("CPU {cpu} is not online; see -C")],
+        _ => Vec::new(),
+    };
+    hinted(
+        format!("no sampler on CPU {cpu}: perf_event_open: {error}"),
+        hints,
+    )
+}
+
+/// The text of the idle instructions, `None` when its bounds are not known.
+pub fn idle_text(kallsyms: &Kallsyms) -> Option<(u64, u64)> {
+    let text = kallsyms.section(Section::CpuIdle)?;
+    Some((text.start, text.end))
+}

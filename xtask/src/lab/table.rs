@@ -19,13 +19,22 @@ const BASE: &str = include_str!("../../lab/base.config");
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Table {
-    /// Source name to Debian package.
-    sources: BTreeMap<String, String>,
+    sources: BTreeMap<String, Source>,
     /// Fragment name to the options it sets.
-    fragments: BTreeMap<String, BTreeMap<String, String>>,
+    fragments: BTreeMap<String, Config>,
     kernels: BTreeMap<String, Spec>,
     /// Pair name to the two kernels that differ in one option.
     pairs: BTreeMap<String, Pair>,
+}
+
+/// Sources of a kernel line.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Source {
+    /// The Debian package.
+    package: String,
+    /// What holds for all kernels of this source.
+    options: Config,
 }
 
 #[derive(Debug, Deserialize)]
@@ -137,11 +146,11 @@ impl Table {
     ///
     /// When the table has no such kernel.
     pub(crate) fn source_package(&self, name: &str) -> Result<&str> {
-        Ok(&self.sources[&self.spec(name)?.source])
+        Ok(&self.sources[&self.spec(name)?.source].package)
     }
 
-    /// Everything the table asks of kernel `name`: the base, its fragments, and
-    /// off whatever only other kernels' fragments switch on.
+    /// Everything the table asks of kernel `name`: the base, the options of its
+    /// source, its fragments, and off whatever only other kernels' fragments switch on.
     ///
     /// # Errors
     ///
@@ -157,6 +166,7 @@ impl Table {
             .map(|(option, _)| (option.clone(), "n".to_owned()))
             .collect();
         config.extend(base);
+        config.extend(self.sources[&spec.source].options.clone());
         for fragment in &spec.fragments {
             config.extend(self.fragments[fragment].clone());
         }

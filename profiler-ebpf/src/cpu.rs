@@ -112,17 +112,10 @@ pub(crate) fn end_epoch(state: &mut CpuState, time_ns: u64) {
         return;
     }
     let length = globals::EPOCH_NS.load();
-    // Epochs of all CPUs end at multiples of their length after the first.
-    let behind = if state.next_epoch_ns == 0 {
-        0
-    } else {
-        (time_ns - state.next_epoch_ns) / length * length
-    };
-    state.next_epoch_ns = if state.next_epoch_ns == 0 {
-        time_ns + length
-    } else {
-        state.next_epoch_ns + behind + length
-    };
+    let due = state.next_epoch_ns + length;
+    // The first epoch begins now; and one that ends late, on a CPU that slept,
+    // is not followed by empty ones.
+    state.next_epoch_ns = if due > time_ns { due } else { time_ns + length };
     let record = EpochRecord {
         header: header(kind::EPOCH, time_ns),
         counters: state.counters,

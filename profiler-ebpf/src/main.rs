@@ -53,14 +53,14 @@ mod stubs {
     /// Context switches. Minimum kernel 5.5.
     #[btf_tracepoint(function = "sched_switch")]
     fn switch_btf(ctx: BtfTracePointContext) -> i32 {
-        switch::on_switch(ctx.as_ptr(), &switch::Args::from_btf(&ctx));
+        switch::on_switch(ctx.as_ptr(), &switch::Args::from_arguments(ctx.as_ptr()));
         0
     }
 
     /// Context switches. Minimum kernel 4.17.
     #[raw_tracepoint(tracepoint = "sched_switch")]
     fn switch_raw(ctx: RawTracePointContext) -> i32 {
-        switch::on_switch(ctx.as_ptr(), &switch::Args::from_raw(&ctx));
+        switch::on_switch(ctx.as_ptr(), &switch::Args::from_arguments(ctx.as_ptr()));
         0
     }
 

@@ -3,7 +3,7 @@
 use aya_ebpf::{
     cty::c_void,
     helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel},
-    programs::{BtfTracePointContext, RawTracePointContext, TracePointContext},
+    programs::TracePointContext,
 };
 use profiler_ebpf::{UNKNOWN, target};
 
@@ -48,23 +48,19 @@ pub(crate) struct Args {
 }
 
 impl Args {
+    /// From the context of a raw or BTF tracepoint: the arguments in order.
     #[inline(always)]
-    pub(crate) fn from_btf(ctx: &BtfTracePointContext) -> Self {
-        // An argument index must be a constant here; the loader's choice leaves
-        // one branch. Indexes the kernel does not have would be refused.
+    pub(crate) fn from_arguments(ctx: *mut c_void) -> Self {
+        // Indexes that the kernel does not have would be refused; the loader's
+        // choice leaves one branch.
         match globals::PREV_STATE_ARG.load() {
-            3 => Self::new(ctx.arg::<u64>(0), ctx.arg::<u64>(3), ctx.arg(2)),
-            1 => Self::new(ctx.arg::<u64>(0), ctx.arg::<u64>(1), ctx.arg(3)),
-            _ => Self::new(ctx.arg::<u64>(0), state_of(ctx.arg(1)), ctx.arg(2)),
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn from_raw(ctx: &RawTracePointContext) -> Self {
-        match globals::PREV_STATE_ARG.load() {
-            3 => Self::new(ctx.arg::<u64>(0), ctx.arg::<u64>(3), ctx.arg(2)),
-            1 => Self::new(ctx.arg::<u64>(0), ctx.arg::<u64>(1), ctx.arg(3)),
-            _ => Self::new(ctx.arg::<u64>(0), state_of(ctx.arg(1)), ctx.arg(2)),
+            3 => Self::new(argument::<0>(ctx), argument::<24>(ctx), argument::<16>(ctx)),
+            1 => Self::new(argument::<0>(ctx), argument::<8>(ctx), argument::<24>(ctx)),
+            _ => Self::new(
+                argument::<0>(ctx),
+                state_of(argument::<8>(ctx)),
+                argument::<16>(ctx),
+            ),
         }
     }
 
@@ -87,27 +83,46 @@ impl Args {
     }
 
     #[inline(always)]
-    fn new(preempt: u64, state: u64, next: *const u8) -> Self {
+    fn new(preempt: u64, state: u64, next: u64) -> Self {
         // `bool` and `unsigned int` arguments leave the upper bits undefined.
         let state = u64::from(state as u32);
         Self {
             voluntary: preempt as u8 == 0 && state != 0,
             state,
-            next: Next::Task(next),
+            next: Next::Task(next as *const u8),
         }
     }
+}
+
+/// The tracepoint argument at byte `OFFSET` of the context. The compiler would
+/// merge the loads of several branches into one with a computed address, which
+/// the verifier refuses.
+#[inline(always)]
+fn argument<const OFFSET: i16>(ctx: *mut c_void) -> u64 {
+    let value;
+    // SAFETY: a load from the context, whose bounds the verifier checks.
+    unsafe {
+        core::arch::asm!(
+            "{value} = *(u64 *)({ctx} + {offset})",
+            value = out(reg) value,
+            ctx = in(reg) ctx,
+            offset = const OFFSET,
+            options(pure, readonly, nostack),
+        );
+    }
+    value
 }
 
 /// `task->__state`. Read after the fact: a task that a signal kept from
 /// blocking already looks runnable, which the kernel counts as voluntary.
 #[inline(always)]
-fn state_of(task: *const u8) -> u64 {
+fn state_of(task: u64) -> u64 {
     let offset = globals::TASK_STATE.load();
     if offset == UNKNOWN {
         return 0;
     }
     // SAFETY: the helper checks the address.
-    unsafe { bpf_probe_read_kernel(task.add(offset as usize).cast::<u32>()) }.map_or(0, u64::from)
+    unsafe { bpf_probe_read_kernel((task + u64::from(offset)) as *const u32) }.map_or(0, u64::from)
 }
 
 /// Counts a switch. The kernel is in `__schedule` with interrupts off, so plain

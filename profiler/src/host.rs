@@ -7,9 +7,9 @@ use anyhow::Context as _;
 use crate::catalog::Catalog;
 use crate::error::hinted;
 use crate::kernel::{
-    self, Btf, Capabilities, CpuList, Facts, Release, TracepointFormat, Wanted,
+    self, Btf, Capabilities, CpuList, Facts, KernelFacts, Release, TracepointFormat, Wanted,
 };
-use crate::probes::{Memory, Offsets, Surroundings};
+use crate::probes::{Memory, Offsets, ProbeStatus, Surroundings};
 
 /// The running kernel and machine.
 pub struct Host {
@@ -50,16 +50,80 @@ impl Host {
         ))
     }
 
+    /// The facts of the kernel below `root`, without loading anything.
+    pub fn facts_without_privileges(root: &Path) -> KernelFacts {
+        kernel::collect(root, &Self::wanted(), None).kernel
+    }
+
+    fn wanted() -> Wanted {
+        let catalog = Catalog::builtin();
+        Wanted {
+            symbols: catalog.symbols(),
+            knobs: catalog.knob_paths(),
+        }
+    }
+
+    /// What the kernel and the caller's privileges allow, a row each.
+    pub fn capabilities(&self) -> Vec<ProbeStatus> {
+        let facts = &self.facts.kernel;
+        let row = |wanted: &str, found: String, why: String, fix: &str| ProbeStatus {
+            wanted: wanted.to_owned(),
+            leg: found,
+            fix: if why.is_empty() { String::new() } else { fix.to_owned() },
+            why_not_better: why,
+        };
+        let missing = Capabilities::load(Path::new("/")).map_or_else(
+            |error| vec![error.to_string()],
+            |capabilities| {
+                let missing = capabilities.missing(&NEEDED, running_release());
+                missing.into_iter().map(str::to_owned).collect()
+            },
+        );
+        let ok = || "ok".to_owned();
+        let no = || "none".to_owned();
+        vec![
+            if missing.is_empty() {
+                row("privileges", ok(), String::new(), "")
+            } else {
+                let why = format!("{} missing", missing.join(" and "));
+                row("privileges", no(), why, "sudo preemptprof ...")
+            },
+            match &facts.symbols_hidden {
+                None => row("kernel symbols", "/proc/kallsyms".to_owned(), String::new(), ""),
+                Some(why) => row(
+                    "kernel symbols",
+                    no(),
+                    why.clone(),
+                    "sudo, or sysctl kernel.kptr_restrict=0",
+                ),
+            },
+            match &self.loader_btf {
+                Ok(_) => row("BTF", "/sys/kernel/btf/vmlinux".to_owned(), String::new(), ""),
+                Err(why) => row("BTF", no(), why.clone(), "a kernel with CONFIG_DEBUG_INFO_BTF"),
+            },
+            match &self.tracefs {
+                Some(path) => row("tracefs", path.display().to_string(), String::new(), ""),
+                None => row(
+                    "tracefs",
+                    no(),
+                    "not mounted; only the perf tracepoint legs need it".to_owned(),
+                    "mount -t tracefs none /sys/kernel/tracing",
+                ),
+            },
+            if facts.config.is_empty() {
+                let why = "no /proc/config.gz and no file in /boot or /lib/modules".to_owned();
+                row("kernel config", facts.config_source.clone(), why, "install the kernel's config file")
+            } else {
+                row("kernel config", facts.config_source.clone(), String::new(), "")
+            },
+        ]
+    }
+
     /// Reads everything. What is missing is missing; nothing here fails.
     pub fn gather() -> Self {
         let root = Path::new("/");
-        let catalog = Catalog::builtin();
-        let wanted = Wanted {
-            symbols: catalog.symbols(),
-            knobs: catalog.knob_paths(),
-        };
         let memory = Memory::default();
-        let facts = kernel::collect(root, &wanted, Some(&memory));
+        let facts = kernel::collect(root, &Self::wanted(), Some(&memory));
         let release = Release::parse(&facts.kernel.release);
         let tracefs = kernel::tracefs(root);
         let btf = Btf::load(root);

@@ -11,11 +11,15 @@
 //! any machine.
 
 pub mod catalog;
+pub mod cli;
 pub mod collect;
 pub mod error;
+pub mod export;
+pub mod host;
 pub mod kernel;
 pub mod model;
 pub mod output;
 pub mod probes;
 pub mod recording;
+pub mod report;
 pub mod workloads;

@@ -1,3 +1,7 @@
 //! The `preemptprof` command.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    profiler::cli::main()
+}

@@ -1,7 +1,7 @@
 //! Files that preemptprof writes: whole or not at all, never through somebody
 //! else's link, and owned by whoever typed the command.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -21,36 +21,46 @@ use crate::error::hinted;
 /// change of owner.
 pub fn chown_to_invoker(file: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: geteuid has no preconditions and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
-        return Ok(());
+    let root = unsafe { libc::geteuid() } == 0;
+    let id = |name| std::env::var_os(name);
+    match invoker(root, id("SUDO_UID"), id("SUDO_GID"))? {
+        Some((uid, gid)) => chown(file, uid, gid),
+        None => Ok(()),
     }
-    let (Some(uid), Some(gid)) = (sudo_id("SUDO_UID")?, sudo_id("SUDO_GID")?) else {
-        return Ok(());
-    };
-    // SAFETY: the descriptor is borrowed and therefore open.
-    if unsafe { libc::fchown(file.as_raw_fd(), uid, gid) } != 0 {
-        let error = io::Error::last_os_error();
-        // File systems without owners (vfat, some shared folders) say EPERM.
-        if error.raw_os_error() != Some(libc::EPERM) {
-            return Err(error).with_context(|| format!("cannot give the file to user {uid}"));
-        }
-    }
-    Ok(())
 }
 
-fn sudo_id(name: &str) -> Result<Option<u32>> {
-    let Some(value) = std::env::var_os(name) else {
+/// Who called sudo.
+fn invoker(root: bool, uid: Option<OsString>, gid: Option<OsString>) -> Result<Option<(u32, u32)>> {
+    let (true, Some(uid), Some(gid)) = (root, uid, gid) else {
         return Ok(None);
     };
-    let parsed = value.to_str().and_then(|text| text.parse().ok());
-    parsed.map(Some).ok_or_else(|| {
-        hinted(
-            format!("{name} is not a number: {}", value.display()),
-            [format!(
-                "unset {name}, or start preemptprof with sudo itself"
-            )],
-        )
-    })
+    let number = |name: &str, value: &OsStr| {
+        value
+            .to_str()
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| {
+                hinted(
+                    format!("{name} is not a number: {}", value.display()),
+                    [format!(
+                        "unset {name}, or start preemptprof with sudo itself"
+                    )],
+                )
+            })
+    };
+    Ok(Some((number("SUDO_UID", &uid)?, number("SUDO_GID", &gid)?)))
+}
+
+fn chown(file: BorrowedFd<'_>, uid: u32, gid: u32) -> Result<()> {
+    // SAFETY: the descriptor is borrowed and therefore open.
+    if unsafe { libc::fchown(file.as_raw_fd(), uid, gid) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    // File systems without owners (vfat, some shared folders) say EPERM.
+    if error.raw_os_error() == Some(libc::EPERM) {
+        return Ok(());
+    }
+    Err(error).with_context(|| format!("cannot give the file to user {uid}"))
 }
 
 /// A file that appears under its name only when it is whole.
@@ -75,7 +85,7 @@ impl AtomicFile {
     /// When `target` exists and `force` is not given, when it is something other
     /// than a file, or when the directory cannot be written to.
     pub fn create(target: &Path, force: bool) -> Result<Self> {
-        let mut name = std::ffi::OsString::from(".");
+        let mut name = OsString::from(".");
         name.push(file_name(target)?);
         name.push(format!(".{}.tmp", std::process::id()));
         let temp = target.with_file_name(name);
@@ -196,7 +206,7 @@ impl AtomicFile {
         check_target(&self.target, self.force)?;
         rename(&self.temp, &self.target, self.force).map_err(|error| {
             if error.kind() == io::ErrorKind::AlreadyExists {
-                exists(&self.target)
+                already_exists(&self.target)
             } else {
                 anyhow::Error::new(error).context(format!(
                     "cannot rename {} to {}",
@@ -239,7 +249,7 @@ pub fn write_file(target: &Path, force: bool, contents: &[u8]) -> Result<()> {
     file.commit()
 }
 
-fn file_name(target: &Path) -> Result<&std::ffi::OsStr> {
+fn file_name(target: &Path) -> Result<&OsStr> {
     // `dir/` has a file name for Path, and is still a directory.
     target
         .file_name()
@@ -252,7 +262,8 @@ fn file_name(target: &Path) -> Result<&std::ffi::OsStr> {
         })
 }
 
-fn exists(target: &Path) -> anyhow::Error {
+/// The refusal to replace `target`.
+pub fn already_exists(target: &Path) -> anyhow::Error {
     hinted(
         format!("{} already exists", target.display()),
         ["--force replaces it"],
@@ -283,7 +294,7 @@ fn check_target(target: &Path, force: bool) -> Result<()> {
             ["give the name of a file to write"],
         ));
     }
-    if force { Ok(()) } else { Err(exists(target)) }
+    if force { Ok(()) } else { Err(already_exists(target)) }
 }
 
 fn is_locked(path: &Path) -> bool {
@@ -421,5 +432,29 @@ mod tests {
         let error = AtomicFile::create_visible(&target, ".partial", true).unwrap_err();
         assert!(error.to_string().contains("another process"), "{error}");
         first.commit().unwrap();
+    }
+
+    #[test]
+    fn files_belong_to_whoever_called_sudo() {
+        let id = |text: &str| Some(OsString::from(text));
+        assert_eq!(
+            invoker(true, id("1000"), id("100")).unwrap(),
+            Some((1000, 100))
+        );
+        assert_eq!(invoker(false, id("1000"), id("100")).unwrap(), None);
+        assert_eq!(invoker(true, id("1000"), None).unwrap(), None);
+        let error = invoker(true, id("1000"), id("-1")).unwrap_err();
+        assert!(error.to_string().contains("SUDO_GID"), "{error}");
+
+        let dir = tempfile::tempdir().unwrap();
+        let file = File::create(dir.path().join("f")).unwrap();
+        let owner = file.metadata().unwrap().uid();
+        if owner != 0 {
+            eprintln!("skipped: only root can give files away");
+            return;
+        }
+        chown(file.as_fd(), 1234, 567).unwrap();
+        let meta = file.metadata().unwrap();
+        assert_eq!((meta.uid(), meta.gid()), (1234, 567));
     }
 }

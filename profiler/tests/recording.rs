@@ -6,14 +6,16 @@
     reason = "helpers of tests are tests too"
 )]
 
-use std::collections::BTreeMap;
+mod recording_common;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use recording_common::{feed, temporary};
 use profiler::error::hints;
 use profiler::recording::{
-    Epoch, Frame, Header, Loss, MemorySink, RcuEvent, Recording, Sample, Sink, StackId,
-    SwitchCounts, Symbol, Target, TaskSwitches, Trailer, Writer, read, salvage, save,
+    Epoch, Frame, Header, Loss, MemorySink, RcuEvent, Recording, Sample, Sink, SwitchCounts,
+    Symbol, Target, TaskSwitches, Trailer, Writer, read, salvage, save,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -133,59 +135,12 @@ prop_compose! {
     }
 }
 
-/// A small recording made the way a run makes one.
-fn feed(sink: &mut dyn Sink, samples: u64) {
-    for n in 0..samples {
-        let comm = sink.intern_comm(if n % 3 == 0 {
-            "sched-messaging"
-        } else {
-            "kworker/0:1"
-        });
-        let frames: Vec<_> = (0..4 + n % 5)
-            .map(|depth| {
-                let symbol = sink.intern_symbol(&Symbol {
-                    name: format!("function_{}", (n + depth) % 50),
-                    module: String::new(),
-                });
-                sink.intern_frame(&Frame {
-                    addr: 0xffff_ffff_8100_0000 + (n + depth) % 50 * 64,
-                    symbol,
-                    offset: 12,
-                })
-            })
-            .collect();
-        let kernel_stack = sink.intern_stack(&frames);
-        sink.sample(&Sample {
-            time_ns: n * 1_003_009,
-            cpu: (n % 2) as u32,
-            pid: 4711,
-            comm,
-            kernel_stack,
-            ..Sample::default()
-        });
-        if n % 100 == 0 {
-            let losses = BTreeMap::from([("ring_full".to_owned(), n)]);
-            sink.epoch(&Epoch {
-                time_ns: n,
-                losses,
-                ..Epoch::default()
-            });
-            sink.rcu(&RcuEvent {
-                time_ns: n,
-                comm,
-                kernel_stack,
-                ..RcuEvent::default()
-            });
-        }
-    }
-}
-
 fn small(dir: &Path) -> (PathBuf, Vec<u8>) {
     let path = dir.join("small.rec");
     let mut writer = Writer::create(&path, true, &Header::default()).unwrap();
-    feed(&mut writer, 12);
+    feed(&mut writer, 5);
     writer.flush();
-    feed(&mut writer, 3);
+    feed(&mut writer, 2);
     assert!(writer.finish(&Trailer::default()).unwrap().complete);
     let bytes = fs::read(&path).unwrap();
     (path, bytes)
@@ -210,7 +165,7 @@ proptest! {
 
     #[test]
     fn arbitrary_recordings_round_trip(recording in recording()) {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = temporary();
         let path = dir.path().join("r");
         save(&recording, &path, false).unwrap();
         prop_assert_eq!(read(&path).unwrap(), recording.clone());
@@ -224,7 +179,7 @@ proptest! {
         mut bytes in vec(any::<u8>(), 0..600),
         start in 0_usize..3,
     ) {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = temporary();
         let (_, good) = small(dir.path());
         // Also behind a good prologue, and behind a good header chunk.
         let header_len = u32::from_le_bytes(good[20..24].try_into().unwrap()) as usize;
@@ -240,7 +195,7 @@ proptest! {
     fn scrambled_payloads_with_good_checksums_never_panic(
         at in any::<prop::sample::Index>(), value in any::<u32>(), kind in 1_u32..11,
     ) {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = temporary();
         let (path, mut bytes) = small(dir.path());
         let whole = read(&path).unwrap();
         // Overwrites a word in one chunk, and corrects its checksum.
@@ -278,7 +233,7 @@ proptest! {
 
 #[test]
 fn any_single_byte_changed_is_noticed() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = temporary();
     let (path, bytes) = small(dir.path());
     let whole = read(&path).unwrap();
     let mut salvaged = 0;
@@ -300,7 +255,7 @@ fn any_single_byte_changed_is_noticed() {
 
 #[test]
 fn any_truncation_is_noticed() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = temporary();
     let (path, bytes) = small(dir.path());
     let whole = read(&path).unwrap();
     let mut most = 0;
@@ -329,7 +284,7 @@ fn any_truncation_is_noticed() {
 
 #[test]
 fn what_is_no_recording_is_refused_with_a_reason() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = temporary();
     let path = dir.path().join("f");
     let expect = |path: &Path, text: &str| {
         let error = read(path).unwrap_err();
@@ -363,7 +318,7 @@ fn what_is_no_recording_is_refused_with_a_reason() {
 
 #[test]
 fn file_and_memory_give_the_same_recording() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = temporary();
     let path = dir.path().join("r");
     let mut header = Header::default();
     header.command = vec!["true".into()];
@@ -413,27 +368,8 @@ fn names_and_stacks_without_end_are_cut() {
 }
 
 #[test]
-fn full_memory_ends_the_recording_in_order() {
-    let mut memory = MemorySink::new(&Header::default(), 100_000);
-    feed(&mut memory, 5_000);
-    assert_eq!(memory.stopped(), Some("memory_full"));
-    let lost = memory.lost();
-    let recording = memory.finish(&Trailer::default());
-    assert!(!recording.complete);
-    let kept = recording.samples.len() + recording.epochs.len() + recording.rcu.len();
-    assert_eq!(kept as u64 + lost, 5_100);
-    assert!(
-        recording
-            .samples
-            .iter()
-            .all(|s| (s.kernel_stack as usize) < recording.stacks.len())
-    );
-    assert!(recording.trailer.warnings[0].contains("memory_full"));
-}
-
-#[test]
 fn an_unfinished_recording_is_refused_and_salvaged() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = temporary();
     let path = dir.path().join("r");
     let mut writer = Writer::create(&path, false, &Header::default()).unwrap();
     let partial = writer.partial_path().to_owned();
@@ -459,7 +395,7 @@ fn an_unfinished_recording_is_refused_and_salvaged() {
 
 #[test]
 fn saving_refuses_ids_out_of_range() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = temporary();
     let path = dir.path().join("r");
     let bad = Recording {
         stacks: vec![Box::default(), Box::new([3])],
@@ -467,203 +403,4 @@ fn saving_refuses_ids_out_of_range() {
     };
     assert!(save(&bad, &path, false).is_err());
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-}
-
-/// Runs `test` in a thread that sees a tmpfs of `bytes` at a directory of its
-/// own, in a mount namespace that goes with the thread.
-fn on_small_disk(bytes: u64, test: impl FnOnce(&Path) + Send) {
-    let dir = tempfile::tempdir().unwrap();
-    std::thread::scope(|scope| {
-        let run = scope.spawn(|| {
-            let target = std::ffi::CString::new(dir.path().to_str().unwrap()).unwrap();
-            let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
-            let none = std::ptr::null();
-            // SAFETY: all strings are NUL-terminated and outlive the calls;
-            // the namespace is this thread's own.
-            let mounted = unsafe {
-                libc::unshare(libc::CLONE_NEWNS) == 0
-                    && libc::mount(
-                        none,
-                        c"/".as_ptr(),
-                        none,
-                        libc::MS_REC | libc::MS_PRIVATE,
-                        none.cast(),
-                    ) == 0
-                    && libc::mount(
-                        c"tmpfs".as_ptr(),
-                        target.as_ptr(),
-                        c"tmpfs".as_ptr(),
-                        0,
-                        options.as_ptr().cast(),
-                    ) == 0
-            };
-            if mounted {
-                test(dir.path());
-            } else {
-                let error = std::io::Error::last_os_error();
-                eprintln!("skipped: mounting a tmpfs needs CAP_SYS_ADMIN ({error})");
-            }
-        });
-        if let Err(panic) = run.join() {
-            std::panic::resume_unwind(panic);
-        }
-    });
-}
-
-#[test]
-fn a_full_disk_ends_the_recording_in_order() {
-    for others in [0, 100_000] {
-        on_small_disk(2 << 20, |dir| {
-            let path = dir.join("r");
-            fs::write(dir.join("other"), vec![0; others]).unwrap();
-            let mut writer = Writer::create(&path, false, &Header::default()).unwrap();
-            let total = 100_000;
-            feed(&mut writer, total);
-            assert_eq!(writer.stopped(), Some("disk_full"));
-            // Others take the last free byte: the end was reserved.
-            let mut filler = fs::File::create(dir.join("filler")).unwrap();
-            while std::io::Write::write_all(&mut filler, &[1; 4096]).is_ok() {}
-            let lost = writer.lost();
-            let mut trailer = Trailer::default();
-            trailer.task_switches = vec![TaskSwitches::default(); 1_000];
-            let finished = writer.finish(&trailer).unwrap();
-            assert!(!finished.complete);
-            let recording = read(&path).unwrap();
-            assert!(!recording.complete);
-            assert!(
-                recording.samples.len() > 10_000,
-                "{}",
-                recording.samples.len()
-            );
-            assert!(
-                recording
-                    .samples
-                    .windows(2)
-                    .all(|pair| pair[0].time_ns < pair[1].time_ns)
-            );
-            let kept = recording.samples.len() + recording.epochs.len() + recording.rcu.len();
-            assert_eq!(kept as u64 + lost, total + 2 * total / 100);
-            let counted: u64 = recording
-                .trailer
-                .losses
-                .iter()
-                .map(|loss| {
-                    assert_eq!(loss.reason, "disk_full");
-                    loss.count
-                })
-                .sum();
-            assert_eq!(counted, lost);
-            assert_eq!(recording.trailer.task_switches.len(), 1_000);
-        });
-    }
-}
-
-#[test]
-fn a_trailer_too_long_for_a_full_disk_is_cut() {
-    on_small_disk(1 << 20, |dir| {
-        let path = dir.join("r");
-        let mut writer = Writer::create(&path, false, &Header::default()).unwrap();
-        feed(&mut writer, 100_000);
-        let mut trailer = Trailer::default();
-        trailer.task_switches = vec![TaskSwitches::default(); 20_000];
-        assert!(!writer.finish(&trailer).unwrap().complete);
-        let recording = read(&path).unwrap();
-        assert!(recording.trailer.task_switches.len() > 1_000);
-        assert!(recording.trailer.warnings[0].contains("cut short"));
-    });
-}
-
-#[test]
-fn a_disk_too_small_for_anything_is_an_error_at_the_start() {
-    on_small_disk(128 << 10, |dir| {
-        let error = Writer::create(&dir.join("r"), false, &Header::default()).unwrap_err();
-        assert!(error.to_string().contains("No space left"), "{error}");
-        assert!(!hints(&error).is_empty());
-        assert_eq!(fs::read_dir(dir).unwrap().count(), 0);
-    });
-}
-
-fn resident_kib() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmRSS"))
-        .unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
-fn distinct_stacks(sink: &mut dyn Sink, count: u32) -> StackId {
-    let symbols: Vec<_> = (0..100_000_u64)
-        .map(|n| {
-            sink.intern_symbol(&Symbol {
-                name: format!("symbol_number_{n}"),
-                module: String::new(),
-            })
-        })
-        .collect();
-    let comm = sink.intern_comm("many");
-    let mut last = 0;
-    for n in 0..count {
-        let frames: Vec<_> = (0..3_u32)
-            .map(|depth| {
-                let symbol = symbols[(n.wrapping_mul(depth + 1) % 100_000) as usize];
-                sink.intern_frame(&Frame {
-                    addr: u64::from(n >> depth),
-                    symbol,
-                    offset: depth,
-                })
-            })
-            .collect();
-        let stack = sink.intern_stack(&frames);
-        assert!(stack > last, "ids are unique");
-        last = stack;
-        sink.sample(&Sample {
-            comm,
-            kernel_stack: stack,
-            ..Sample::default()
-        });
-    }
-    last
-}
-
-/// Alone in its process: other tests would add to the memory it measures.
-#[test]
-fn a_million_stacks_take_a_few_mib() {
-    let this = std::env::current_exe().unwrap();
-    let test = "a_million_stacks_take_a_few_mib";
-    if std::env::var_os("PREEMPTPROF_TEST_ALONE").is_none() {
-        let output = std::process::Command::new(this)
-            .args(["--exact", test, "--nocapture", "--test-threads=1"])
-            .env("PREEMPTPROF_TEST_ALONE", "1")
-            .output()
-            .unwrap();
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("r");
-    let mut writer = Writer::create(&path, false, &Header::default()).unwrap();
-    let before = resident_kib();
-    let last = distinct_stacks(&mut writer, 1_000_000);
-    let grown = resident_kib().saturating_sub(before);
-    assert!(grown < 8 << 10, "{grown} KiB");
-    writer.finish(&Trailer::default()).unwrap();
-    let recording = read(&path).unwrap();
-    assert_eq!(recording.stacks.len(), last as usize + 1);
-    assert_eq!(recording.samples.len(), 1_000_000);
-    drop(recording);
-    // A minute at 997 Hz on 2 CPUs, every second stack a new one.
-    let before = resident_kib();
-    let mut memory = MemorySink::new(&Header::default(), MemorySink::DEFAULT_LIMIT);
-    for _ in 0..2 {
-        distinct_stacks(&mut memory, 60_000);
-    }
-    assert_eq!(memory.stopped(), None);
-    let grown = resident_kib().saturating_sub(before);
-    assert!(grown < 40 << 10, "{grown} KiB");
-    assert_eq!(memory.finish(&Trailer::default()).samples.len(), 120_000);
 }

@@ -190,7 +190,11 @@ fn children_die_with_their_parent() {
         return;
     }
     // A process group of its own, to look for survivors.
-    let mut parent = again(test, "parent").process_group(0).spawn().unwrap();
+    let mut parent = again(test, "parent")
+        .process_group(0)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
     let group = parent.id().cast_signed();
     let in_group = || {
         std::fs::read_dir("/proc")
@@ -236,7 +240,11 @@ fn a_worker_that_is_killed_ends_the_benchmark() {
         no_children_left();
         return;
     }
-    let mut parent = again(test, "parent").process_group(0).spawn().unwrap();
+    let mut parent = again(test, "parent")
+        .process_group(0)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
     let children = format!("/proc/{0}/task", parent.id());
     let worker = (0..400).find_map(|_| {
         std::thread::sleep(std::time::Duration::from_millis(50));

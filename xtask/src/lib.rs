@@ -10,6 +10,7 @@ pub mod kernels;
 pub mod lab;
 pub mod run;
 pub mod setup;
+pub mod test;
 pub mod vm;
 
 /// Errors with `hint:` lines, the same as the product's.

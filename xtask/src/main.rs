@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use xtask::error::{hinted, hints};
 use xtask::vm::{Echo, GuestFile, Vm};
-use xtask::{dist, kernels, lab, run, setup};
+use xtask::{dist, kernels, lab, run, setup, test};
 
 /// Set-up, tests, virtual machines and releases of preemptprof.
 #[derive(Parser)]
@@ -35,6 +35,16 @@ enum Verb {
     },
     /// Build the static binary target/dist/preemptprof.
     Dist,
+    /// Run all tests; the last line counts them.
+    Test {
+        /// Leave out the virtual machines.
+        #[arg(long)]
+        no_vm: bool,
+        /// Only what has this in its name: fmt, clippy, a test's path, a kernel
+        /// (`vm/6.1 `) or a check (`btf`).
+        #[arg(long, value_name = "X")]
+        filter: Option<String>,
+    },
     /// Run a command in a virtual machine.
     Vm(VmArgs),
     /// Show the kernels, and fetch those that are not in the cache.
@@ -109,6 +119,13 @@ fn act(verb: Verb) -> Result<ExitCode> {
             return Ok(status.code().map_or(ExitCode::FAILURE, exit_code));
         }
         Verb::Dist => dist::print(&dist::dist()?),
+        Verb::Test { no_vm, filter } => {
+            let tally = test::test(&test::Selection { no_vm, filter })?;
+            println!("{tally}");
+            if tally.failed > 0 {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
         Verb::Vm(args) => return boot(args),
         Verb::Kernels { offline } => list(offline)?,
         Verb::Lab(args) => return lab::lab(&args),

@@ -66,7 +66,7 @@ pub enum Format {
 #[derive(Args, Clone, Debug)]
 pub struct MeasureArgs {
     /// Samples per second and CPU
-    #[arg(short = 'F', long = "freq", value_name = "HZ", default_value_t = 997)]
+    #[arg(short = 'F', long = "freq", value_name = "HZ", default_value_t = DEFAULT_HZ)]
     pub frequency: u64,
     /// Measure the whole machine
     #[arg(short, long, conflicts_with_all = ["pid", "cgroup"])]
@@ -102,6 +102,27 @@ pub struct MeasureArgs {
     /// The command to measure, with its arguments
     #[arg(last = true, value_name = "CMD")]
     pub workload: Vec<OsString>,
+}
+
+/// Samples per second and CPU when nobody says otherwise. A prime, so that work
+/// that repeats at a round rate is not always caught at the same place.
+pub const DEFAULT_HZ: u64 = 997;
+
+impl Default for MeasureArgs {
+    fn default() -> Self {
+        Self {
+            frequency: DEFAULT_HZ,
+            all: false,
+            pid: Vec::new(),
+            cgroup: None,
+            cpus: None,
+            duration: None,
+            user_stacks: false,
+            ring_size: None,
+            bpf_stats: false,
+            workload: Vec::new(),
+        }
+    }
 }
 
 /// Arguments of `run`.

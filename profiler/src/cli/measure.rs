@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::fd::{FromRawFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
@@ -20,7 +20,7 @@ use crate::kernel::CpuList;
 use crate::model::{self, AnalyseOptions};
 use crate::output;
 use crate::probes::target::{self, Family, Scope};
-use crate::probes::{Request, Session, Settings, idle_text, perf};
+use crate::probes::{ProbeStatus, Request, Session, Settings, idle_text, perf};
 use crate::recording::{Header, MemorySink, Recording, Sampling, Sink, Target, Writer};
 use crate::report::{json, text};
 
@@ -44,7 +44,7 @@ pub(super) fn run(args: &RunArgs, verbose: u8, began: Instant) -> anyhow::Result
             let finished = writer.finish(&outcome.trailer)?;
             note_recording(&finished.path, finished.complete);
             let recording = crate::recording::read(path)?;
-            Ok((recording, outcome))
+            anyhow::Ok((recording, outcome))
         })
     } else {
         let measured = measure(&args.measure, verbose, began, |header| {
@@ -52,7 +52,7 @@ pub(super) fn run(args: &RunArgs, verbose: u8, began: Instant) -> anyhow::Result
         })?;
         measured.map(|(sink, outcome)| {
             let recording = sink.finish(&outcome.trailer);
-            Ok((recording, outcome))
+            anyhow::Ok((recording, outcome))
         })
     };
     let (recording, outcome) = match measured {
@@ -218,29 +218,7 @@ fn measure<S: Sink>(
 
     let host = Host::gather();
     let cpus = chosen_cpus(args.cpus.as_ref(), &host)?;
-    let around = host.surroundings();
-    let request = Request {
-        settings: Settings {
-            scope: subject.scope,
-            offsets: around.offsets.clone(),
-            idle_text: idle_text(&host.facts.symbols),
-            rcu_text: None,
-            has_cgroups: Path::new("/proc/self/cgroup").exists(),
-            user_stacks: args.user_stacks,
-            max_stack: host.max_stack(),
-            epoch_ns: EPOCH.as_nanos() as u64,
-            ring_bytes: args
-                .ring_size
-                .unwrap_or_else(|| ring_bytes(cpus.len(), args.frequency, args.user_stacks)),
-            max_tasks: MAX_TASKS,
-            log: verbose >= 2,
-        },
-        around,
-        kallsyms: &host.facts.symbols,
-        cpus: cpus.clone(),
-        hz: args.frequency,
-    };
-    let mut session = Session::attach(request, &perf::Kernel)?;
+    let mut session = attach(args, verbose, &host, subject.scope, &cpus)?;
     let own_tgid = match subject.scope.pid_namespace {
         None => std::process::id(),
         Some(_) => session.own_tgid().unwrap_or(0),
@@ -320,6 +298,52 @@ fn measure<S: Sink>(
         return Ok(Measured::CannotStart(refused));
     }
     Ok(Measured::Done((sink, outcome)))
+}
+
+/// Attaches what a run would.
+fn attach(
+    args: &MeasureArgs,
+    verbose: u8,
+    host: &Host,
+    scope: Scope,
+    cpus: &[u32],
+) -> anyhow::Result<Session> {
+    let around = host.surroundings();
+    let request = Request {
+        settings: Settings {
+            scope,
+            offsets: around.offsets.clone(),
+            idle_text: idle_text(&host.facts.symbols),
+            rcu_text: None,
+            has_cgroups: Path::new("/proc/self/cgroup").exists(),
+            user_stacks: args.user_stacks,
+            max_stack: host.max_stack(),
+            epoch_ns: EPOCH.as_nanos() as u64,
+            ring_bytes: args
+                .ring_size
+                .unwrap_or_else(|| ring_bytes(cpus.len(), args.frequency, args.user_stacks)),
+            max_tasks: MAX_TASKS,
+            log: verbose >= 2,
+        },
+        around,
+        kallsyms: &host.facts.symbols,
+        cpus: cpus.to_vec(),
+        hz: args.frequency,
+    };
+    Session::attach(request, &perf::Kernel)
+}
+
+/// Attaches what a run with default arguments would, and detaches it: the rows
+/// of the status table.
+///
+/// # Errors
+///
+/// When there would be no sampler.
+pub(super) fn rehearse(host: &Host) -> anyhow::Result<Vec<ProbeStatus>> {
+    let args = MeasureArgs::default();
+    let cpus = chosen_cpus(None, host)?;
+    let session = attach(&args, 0, host, Scope::tasks()?, &cpus)?;
+    Ok(session.status().to_vec())
 }
 
 fn check_frequency(hz: u64) -> anyhow::Result<()> {

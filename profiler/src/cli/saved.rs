@@ -90,8 +90,8 @@ fn load(path: &Path, salvage: bool) -> anyhow::Result<Recording> {
         return recording::read(path);
     }
     let salvaged = recording::salvage(path)?;
-    if let Some(damage) = &salvaged.damage {
-        let _ = writeln!(io::stderr(), "salvaged up to: {damage}");
+    if let Some(problem) = &salvaged.problem {
+        let _ = writeln!(io::stderr(), "salvaged what comes before: {problem}");
     }
     Ok(salvaged.recording)
 }

@@ -4,6 +4,7 @@
 mod cost;
 mod cpus;
 mod drain;
+pub mod prices;
 mod rcu;
 mod run;
 mod signals;

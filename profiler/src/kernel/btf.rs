@@ -11,6 +11,9 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use memchr::memmem;
+
+use super::btf_kind::Kind;
 use super::root;
 
 const MAGIC: u16 = 0xeb9f;
@@ -98,62 +101,6 @@ pub enum ParamKind {
     Variadic,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Int,
-    Ptr,
-    Array,
-    Struct,
-    Union,
-    Enum,
-    Fwd,
-    Typedef,
-    /// `volatile`, `const`, `restrict` and type tags: transparent here.
-    Qualifier,
-    Func,
-    FuncProto,
-    Var,
-    Datasec,
-    Float,
-    DeclTag,
-    Enum64,
-}
-
-impl Kind {
-    fn from_number(number: u32) -> Option<Self> {
-        Some(match number {
-            1 => Self::Int,
-            2 => Self::Ptr,
-            3 => Self::Array,
-            4 => Self::Struct,
-            5 => Self::Union,
-            6 => Self::Enum,
-            7 => Self::Fwd,
-            8 => Self::Typedef,
-            9..=11 | 18 => Self::Qualifier,
-            12 => Self::Func,
-            13 => Self::FuncProto,
-            14 => Self::Var,
-            15 => Self::Datasec,
-            16 => Self::Float,
-            17 => Self::DeclTag,
-            19 => Self::Enum64,
-            _ => return None,
-        })
-    }
-
-    /// Bytes behind the 12 every type has.
-    fn trailer(self, elements: usize) -> usize {
-        match self {
-            Self::Int | Self::Var | Self::DeclTag => 4,
-            Self::Array => 12,
-            Self::Struct | Self::Union | Self::Datasec | Self::Enum64 => 12 * elements,
-            Self::Enum | Self::FuncProto => 8 * elements,
-            Self::Ptr | Self::Fwd | Self::Typedef | Self::Qualifier | Self::Func | Self::Float => 0,
-        }
-    }
-}
-
 /// One type: its head, and where its elements are.
 #[derive(Clone, Copy, Debug)]
 struct Type {
@@ -171,11 +118,13 @@ struct Type {
 pub struct Btf {
     bytes: Vec<u8>,
     strings: Range<usize>,
+    /// How long each kind is, four bytes a kind; empty in BTF that does not tell.
+    layout: Range<usize>,
     /// Position of each type; ids count from 1, so id 1 is at index 0.
     types: Vec<u32>,
     /// Why types behind the last of `types` could not be read.
     cut: Option<String>,
-    /// `hash(name) << 32 | id` of every named type, sorted.
+    /// `offset of the name << 32 | id` of every named type, sorted.
     by_name: OnceLock<Vec<u64>>,
 }
 
@@ -214,10 +163,18 @@ impl Btf {
         };
         let type_section = section("type", word(8), word(12))?;
         let strings = section("string", word(16), word(20))?;
+        let layout = match word(4) {
+            32.. => {
+                let at = |at| u32_at(&bytes, at).unwrap_or_default() as usize;
+                section("layout", at(24), at(28))?
+            }
+            _ => 0..0,
+        };
         let mut btf = Self {
             types: Vec::with_capacity(type_section.len() / 24),
             bytes,
             strings,
+            layout,
             cut: None,
             by_name: OnceLock::new(),
         };
@@ -226,9 +183,7 @@ impl Btf {
             let id = btf.types.len() + 1;
             match btf.type_at(at) {
                 Ok(found) => {
-                    let next = found
-                        .trailer
-                        .saturating_add(found.kind.trailer(found.elements));
+                    let next = found.trailer.saturating_add(btf.trailer(at, &found));
                     if next > type_section.end {
                         btf.cut = Some(format!("BTF type {id} is cut off"));
                         break;
@@ -252,9 +207,11 @@ impl Btf {
         };
         // Bits 16-23, 29 and 30 are zero up to 7.0; they have been reserved to widen
         // the count of elements and the kind, and are read so.
-        let number = info >> 24 & 0x7f;
-        let Some(kind) = Kind::from_number(number) else {
-            return unavailable(format!("kind {number} is not known"));
+        let number = (info >> 24) & 0x7f;
+        let kind = match Kind::from_number(number) {
+            Some(kind) => kind,
+            None if self.layout_of(number).is_some() => Kind::Other,
+            None => return unavailable(format!("kind {number} is not known")),
         };
         Ok(Type {
             kind,
@@ -264,6 +221,27 @@ impl Btf {
             size_or_type,
             trailer: at + 12,
         })
+    }
+
+    /// Bytes behind the head of the type at `at`.
+    fn trailer(&self, at: usize, found: &Type) -> usize {
+        if found.kind != Kind::Other {
+            return found.kind.trailer(found.elements);
+        }
+        let info = u32_at(&self.bytes, at + 4).unwrap_or_default();
+        let [fixed, element] = self.layout_of((info >> 24) & 0x7f).unwrap_or_default();
+        usize::from(fixed) + usize::from(element) * found.elements
+    }
+
+    /// Fixed bytes and bytes an element of a kind, from the layout section that BTF
+    /// can have so that readers can pass over kinds that are newer than they are.
+    fn layout_of(&self, kind: u32) -> Option<[u8; 2]> {
+        let layout = self.bytes.get(self.layout.clone())?;
+        let entry = layout.get(4 * kind as usize..)?;
+        match entry {
+            [fixed, element, _, _, ..] => Some([*fixed, *element]),
+            _ => None,
+        }
     }
 
     fn get(&self, id: u32) -> Result<Type, Unavailable> {
@@ -285,24 +263,37 @@ impl Btf {
     /// The ids of types of this name.
     fn ids<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (u32, Type)> + 'a {
         let index = self.by_name.get_or_init(|| {
-            let mut index: Vec<u64> = (1..=self.types.len() as u32)
-                .filter_map(|id| Some((id, self.get(id).ok()?)))
-                .filter(|(_, found)| found.name != 0)
-                .map(|(id, found)| hash(self.string(found.name)) << 32 | u64::from(id))
+            let mut index: Vec<u64> = (1..)
+                .zip(&self.types)
+                .filter_map(|(id, &at)| {
+                    let name = u32_at(&self.bytes, at as usize)?;
+                    (name != 0).then_some((u64::from(name) << 32) | id)
+                })
                 .collect();
             index.sort_unstable();
             index
         });
-        let wanted = hash(name);
-        let from = index.partition_point(|key| key >> 32 < wanted);
-        index[from..]
-            .iter()
-            .take_while(move |&&key| key >> 32 == wanted)
+        self.offsets(name)
+            .flat_map(move |offset| {
+                let from = index.partition_point(|key| key >> 32 < offset);
+                let rest = index.get(from..).unwrap_or_default();
+                rest.iter().take_while(move |&&key| key >> 32 == offset)
+            })
             .filter_map(|&key| {
                 let id = key as u32;
                 Some((id, self.get(id).ok()?))
             })
-            .filter(move |(_, found)| self.string(found.name) == name)
+    }
+
+    /// Where `name` is among the strings. The kernel's BTF has each string once, but
+    /// nothing demands that, nor that a name does not end another.
+    fn offsets<'a>(&'a self, name: &'a str) -> impl Iterator<Item = u64> + 'a {
+        let strings = self.bytes.get(self.strings.clone()).unwrap_or_default();
+        // An empty name would be everywhere.
+        let strings = if name.is_empty() { &[] } else { strings };
+        memmem::find_iter(strings, name)
+            .filter(move |at| strings.get(at + name.len()) == Some(&0))
+            .map(|at| at as u64)
     }
 
     fn missing<T>(&self, what: &str, name: &str) -> Result<T, Unavailable> {
@@ -421,7 +412,7 @@ impl Btf {
             bits += offset;
             id = inner;
         }
-        if bits % 8 != 0 {
+        if !bits.is_multiple_of(8) {
             return unavailable(format!("{structure}.{member} is not on a byte boundary"));
         }
         let size = self.size_of(id)?;
@@ -488,7 +479,7 @@ impl Btf {
         found.kind == Kind::Int
             && u32_at(&self.bytes, found.trailer).is_some_and(|int| {
                 let bits = u64::from(int & 0xff);
-                int >> 16 & 0xff != 0 || bits != u64::from(found.size_or_type) * 8
+                (int >> 16) & 0xff != 0 || bits != u64::from(found.size_or_type) * 8
             })
     }
 
@@ -582,7 +573,7 @@ impl Btf {
                 let Some(int) = u32_at(&self.bytes, found.trailer) else {
                     return unavailable("an integer is cut off");
                 };
-                match int >> 24 & 0xf {
+                match (int >> 24) & 0xf {
                     encoding if encoding & 4 != 0 => ParamKind::Bool,
                     encoding => ParamKind::Int {
                         signed: encoding & 1 != 0,
@@ -612,14 +603,6 @@ struct Search<'a> {
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     let word = bytes.get(at..at.checked_add(4)?)?;
     Some(u32::from_le_bytes(word.try_into().ok()?))
-}
-
-/// FNV-1a, folded to 32 bits. Only the speed of a lookup depends on it.
-fn hash(name: &str) -> u64 {
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    (hash ^ (hash >> 32)) & u64::from(u32::MAX)
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ impl Builder {
 
     fn add(&mut self, kind: u32, name: &str, count: usize, size: u32, trailer: &[u32]) -> u32 {
         let name = self.string(name);
-        for word in [name, kind << 24 | count as u32, size]
+        for word in [name, (kind << 24) | count as u32, size]
             .iter()
             .chain(trailer)
         {
@@ -63,7 +63,7 @@ impl Builder {
     }
 
     fn int(&mut self, name: &str, size: u32, encoding: u32) -> u32 {
-        self.add(INT, name, 0, size, &[encoding << 24 | size * 8])
+        self.add(INT, name, 0, size, &[(encoding << 24) | (size * 8)])
     }
 
     fn structure(&mut self, kind: u32, name: &str, size: u32, members: &[(&str, u32, u32)]) -> u32 {
@@ -139,7 +139,7 @@ fn kernel() -> Builder {
             ("comm", comm, 192),
             ("grid", grid, 320),
             ("se", se, 704),
-            ("flag", int, 2 << 24 | 1024),
+            ("flag", int, (2 << 24) | 1024),
             ("whole", int, 1056),
             ("e", e64, 1088),
         ],
@@ -218,6 +218,15 @@ fn what_is_not_certain_is_refused_with_the_reason() {
         btf.func_proto_params("pid_t").unwrap_err().to_string(),
         "typedef pid_t is no pointer to a function"
     );
+}
+
+#[test]
+fn the_end_of_a_name_is_not_the_name() {
+    let btf = kernel().btf();
+    for name in ["struct", "entity", "", "task", "task_struc"] {
+        assert!(btf.struct_size(name).is_err(), "{name}");
+        assert!(!btf.typedef_exists(name) && !btf.has_func(name), "{name}");
+    }
 }
 
 #[test]
@@ -336,6 +345,28 @@ fn types_before_one_of_an_unknown_kind_stay_usable() {
     assert_eq!(offset(&btf, "task_struct", "pid"), Ok((4, 4)));
     let reason = offset(&btf, "behind", "x").unwrap_err();
     assert!(reason.ends_with("kind 42 is not known"), "{reason}");
+}
+
+#[test]
+fn kinds_whose_length_btf_tells_are_passed_over() {
+    let mut b = kernel();
+    b.add(20, "future", 2, 8, &[1, 2, 3]);
+    let int = b.int("u32", 4, 0);
+    b.structure(STRUCT, "behind", 8, &[("x", int, 32)]);
+    let old = b.bytes();
+    let mut layout = vec![0; 4 * 21];
+    layout[4 * 20..].copy_from_slice(&[4, 4, 0, 0]);
+    let mut bytes = old[..24].to_vec();
+    bytes[4] = 32;
+    for word in [b.types.len() + b.strings.len(), layout.len()] {
+        bytes.extend_from_slice(&(word as u32).to_le_bytes());
+    }
+    bytes.extend_from_slice(&old[24..]);
+    bytes.extend_from_slice(&layout);
+    let btf = Btf::parse(bytes).unwrap();
+    assert_eq!(btf.cut, None);
+    assert_eq!(offset(&btf, "behind", "x"), Ok((4, 4)));
+    assert!(offset(&Btf::parse(old).unwrap(), "behind", "x").is_err());
 }
 
 #[test]

@@ -85,7 +85,7 @@ impl Capabilities {
         NAMES
             .iter()
             .position(|&known| known == name)
-            .is_some_and(|bit| self.effective >> bit & 1 == 1)
+            .is_some_and(|bit| (self.effective >> bit) & 1 == 1)
     }
 
     /// Which of `wanted` this process lacks on a kernel of `release`, as that kernel
@@ -107,7 +107,8 @@ impl Capabilities {
                 Some(_) => (self.has(name) || self.has("CAP_SYS_ADMIN"), name),
                 None => (self.has(name), name),
             };
-            if !(held && self.initial_user_namespace) && !missing.contains(&lacking) {
+            let granted = held && self.initial_user_namespace;
+            if !granted && !missing.contains(&lacking) {
                 missing.push(lacking);
             }
         }
@@ -119,7 +120,7 @@ impl Capabilities {
         NAMES
             .into_iter()
             .enumerate()
-            .filter(move |(bit, _)| self.effective >> bit & 1 == 1)
+            .filter(move |(bit, _)| (self.effective >> bit) & 1 == 1)
             .map(|(_, name)| name)
     }
 

@@ -78,7 +78,7 @@ impl TracepointFormat {
     }
 }
 
-/// `char prev_comm[16];	offset:8;	size:16;	signed:0;`
+/// `char prev_comm[16]; offset:8; size:16; signed:0;`, with tabs between.
 fn parse_field(text: &str) -> Option<TracepointField> {
     let mut parts = text.split(';').map(str::trim);
     let (name, kind) = parse_declaration(parts.next()?)?;

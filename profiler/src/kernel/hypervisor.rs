@@ -100,12 +100,21 @@ fn cpuid() -> Option<String> {
     if __cpuid(1).ecx >> 31 == 0 {
         return Some("none".to_owned());
     }
-    let leaf = __cpuid(0x4000_0000);
-    let bytes: Vec<u8> = [leaf.ebx, leaf.ecx, leaf.edx]
-        .into_iter()
-        .flat_map(u32::to_le_bytes)
-        .collect();
-    Some(signature_name(&bytes))
+    let signature = |leaf| {
+        let answer = __cpuid(leaf);
+        let bytes: Vec<u8> = [answer.ebx, answer.ecx, answer.edx]
+            .into_iter()
+            .flat_map(u32::to_le_bytes)
+            .collect();
+        signature_name(&bytes)
+    };
+    let first = signature(0x4000_0000);
+    // KVM and Xen move up to make room for Hyper-V's leaves when they imitate it.
+    let second = signature(0x4000_0100);
+    if first == "hyperv" && matches!(second.as_str(), "kvm" | "xen") {
+        return Some(second);
+    }
+    Some(first)
 }
 
 #[cfg(not(target_arch = "x86_64"))]

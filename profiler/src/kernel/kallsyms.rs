@@ -4,6 +4,8 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::ops::Range;
 
+use memchr::memchr;
+
 use super::symbol_names::{base_name, is_section_end, is_section_marker, leading_underscores};
 
 /// Longest symbol name taken. `KSYM_NAME_LEN` is 512 since 6.1 and was 128 before.
@@ -45,6 +47,8 @@ struct Entry {
     name: u32,
     name_len: u16,
     module: u16,
+    /// Of the base name.
+    hash: u32,
     kind: u8,
 }
 
@@ -126,10 +130,11 @@ impl Kallsyms {
         };
         let mut modules = Modules::default();
         let mut some_address = false;
-        for line in text.split(|&byte| byte == b'\n') {
-            if table.entries.len() == MAX_SYMBOLS {
-                break;
-            }
+        let mut rest = text;
+        while !rest.is_empty() && table.entries.len() < MAX_SYMBOLS {
+            let end = memchr(b'\n', rest).unwrap_or(rest.len());
+            let (line, after) = rest.split_at(end);
+            rest = after.get(1..).unwrap_or_default();
             let Some(line) = Line::parse(line) else {
                 continue;
             };
@@ -148,6 +153,7 @@ impl Kallsyms {
                 name,
                 name_len,
                 module,
+                hash: line.hash,
                 kind: line.kind,
             };
             some_address |= entry.address != 0 && !entry.is_absolute();
@@ -180,7 +186,7 @@ impl Kallsyms {
         self.entries = entries;
         self.by_name = (0u64..)
             .zip(&self.entries)
-            .map(|(index, entry)| u64::from(hash(base_name(self.name_of(entry)))) << 32 | index)
+            .map(|(index, entry)| (u64::from(entry.hash) << 32) | index)
             .collect();
         self.by_name.sort_unstable();
     }
@@ -396,12 +402,19 @@ fn padded_function(name: &str) -> Option<&str> {
         .filter(|function| !function.is_empty())
 }
 
-/// FNV-1a, folded to 32 bits. Only the speed of a lookup depends on it.
-fn hash(name: &str) -> u32 {
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
+/// FNV-1a, one step and the fold to 32 bits. Only the speed of a lookup depends on it.
+const HASH_START: u64 = 0xcbf2_9ce4_8422_2325;
+
+fn hash_step(hash: u64, byte: u8) -> u64 {
+    (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+}
+
+fn hash_fold(hash: u64) -> u32 {
     (hash ^ (hash >> 32)) as u32
+}
+
+fn hash(name: &str) -> u32 {
+    hash_fold(name.bytes().fold(HASH_START, hash_step))
 }
 
 /// Numbers for the names in brackets.
@@ -445,6 +458,7 @@ struct Line<'a> {
     kind: u8,
     name: &'a str,
     module: &'a str,
+    hash: u32,
 }
 
 impl<'a> Line<'a> {
@@ -460,7 +474,7 @@ impl<'a> Line<'a> {
                 _ => break,
             };
             digits += 1;
-            address = address << 4 | u64::from(digit);
+            address = (address << 4) | u64::from(digit);
         }
         if digits == 0 || digits > 16 {
             return None;
@@ -472,14 +486,24 @@ impl<'a> Line<'a> {
         if !kind.is_ascii_graphic() {
             return None;
         }
-        let end = rest
-            .iter()
-            .position(|byte| matches!(byte, b'\t' | b' ' | b'\r'))
-            .unwrap_or(rest.len());
+        // One pass finds the end of the name, its hash, and whether it has a suffix.
+        let mut hashed = HASH_START;
+        let mut dotted = false;
+        let mut end = 0;
+        for &byte in rest {
+            if !byte.is_ascii_graphic() {
+                break;
+            }
+            hashed = hash_step(hashed, byte);
+            dotted |= byte == b'.';
+            end += 1;
+        }
         let (name, tail) = rest.split_at_checked(end)?;
-        if name.is_empty() || name.len() > MAX_NAME || !name.iter().all(u8::is_ascii_graphic) {
+        let separated = matches!(tail.first(), None | Some(b'\t' | b' ' | b'\r'));
+        if name.is_empty() || name.len() > MAX_NAME || !separated {
             return None;
         }
+        let name = std::str::from_utf8(name).ok()?;
         let tail = tail.trim_ascii();
         let module = match tail {
             [] => "",
@@ -491,7 +515,12 @@ impl<'a> Line<'a> {
         Some(Self {
             address,
             kind,
-            name: std::str::from_utf8(name).ok()?,
+            hash: if dotted {
+                hash(base_name(name))
+            } else {
+                hash_fold(hashed)
+            },
+            name,
             module,
         })
     }

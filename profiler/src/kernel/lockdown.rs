@@ -14,26 +14,38 @@ pub fn lockdown(
     config_source: &str,
     boot: &BootParameters,
 ) -> Lockdown {
-    if let Some(point) = securityfs_path(root) {
-        let path = format!("{point}/lockdown");
-        match root::read_text(root, &path) {
-            Ok(text) => {
-                if let Some(state) = parse(&text) {
-                    return known(state, path);
-                }
-            }
-            // The file exists only where the LSM is on.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return known(
-                    LockdownState::None,
-                    format!("{path} does not exist: the lockdown LSM is not active"),
-                );
-            }
-            Err(_) => {}
-        }
+    let Some(point) = securityfs_path(root) else {
+        return at_boot(root, config, config_source, boot, NOT_MOUNTED);
+    };
+    let path = format!("{point}/lockdown");
+    match root::read_text(root, &path) {
+        Ok(text) => match parse(&text) {
+            Some(state) => known(state, path),
+            None => at_boot(
+                root,
+                config,
+                config_source,
+                boot,
+                &format!("{path} reads {text:?}, which is not understood"),
+            ),
+        },
+        // The file exists only where the LSM is on.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => known(
+            LockdownState::None,
+            format!("{path} does not exist: the lockdown LSM is not active"),
+        ),
+        Err(error) => at_boot(
+            root,
+            config,
+            config_source,
+            boot,
+            &format!("{path}: {error}"),
+        ),
     }
-    at_boot(root, config, config_source, boot)
 }
+
+const NOT_MOUNTED: &str = "the live state is not visible: securityfs is not mounted \
+    (mount -t securityfs securityfs /sys/kernel/security)";
 
 fn known(state: LockdownState, source: impl Into<String>) -> Lockdown {
     Lockdown {
@@ -58,12 +70,18 @@ fn state(name: &str) -> Option<LockdownState> {
     })
 }
 
-fn at_boot(root: &Path, config: &Config, config_source: &str, boot: &BootParameters) -> Lockdown {
-    const UNSEEN: &str = "securityfs is not mounted on /sys/kernel/security";
+/// What was set at boot. `unseen` says why the live state could not be read.
+fn at_boot(
+    root: &Path,
+    config: &Config,
+    config_source: &str,
+    boot: &BootParameters,
+    unseen: &str,
+) -> Lockdown {
     if config.is_empty() || config_source == INFERRED {
         return known(
             LockdownState::Unknown,
-            format!("{UNSEEN} and no configuration could be read"),
+            format!("{unseen}; nor could a configuration be read"),
         );
     }
     if !config.is_set("CONFIG_SECURITY_LOCKDOWN_LSM") {
@@ -120,10 +138,10 @@ fn at_boot(root: &Path, config: &Config, config_source: &str, boot: &BootParamet
         .filter(|(state, _)| *state != LockdownState::None)
         .max_by_key(|(state, _)| *state == LockdownState::Confidentiality);
     match strongest {
-        Some((state, source)) => known(state, format!("{source}; {UNSEEN}")),
+        Some((state, source)) => known(state, format!("{source}; {unseen}")),
         None => known(
             LockdownState::Unknown,
-            format!("not locked down at boot by {config_source} or boot parameters, but {UNSEEN}"),
+            format!("not locked down at boot by {config_source} or boot parameters; {unseen}"),
         ),
     }
 }
@@ -188,7 +206,7 @@ mod tests {
 
     #[test]
     fn without_securityfs_what_boot_set_is_known_and_the_rest_is_not() {
-        let unseen = "securityfs is not mounted on /sys/kernel/security";
+        let unseen = NOT_MOUNTED;
         assert_eq!(
             find(
                 &[],
@@ -211,18 +229,24 @@ mod tests {
             find(&[], LSM, ""),
             (
                 LockdownState::Unknown,
-                format!(
-                    "not locked down at boot by /proc/config.gz or boot parameters, but {unseen}"
-                )
+                format!("not locked down at boot by /proc/config.gz or boot parameters; {unseen}")
             )
         );
         assert_eq!(
             find(&[], "", "lockdown=integrity"),
             (
                 LockdownState::Unknown,
-                format!("{unseen} and no configuration could be read")
+                format!("{unseen}; nor could a configuration be read")
             )
         );
+    }
+
+    #[test]
+    fn a_file_that_is_not_understood_is_not_believed() {
+        let odd = ("/sys/kernel/security/lockdown", "none [secrecy]\n");
+        let found = find(&[MOUNTED, odd], LSM, "lockdown=integrity");
+        assert_eq!(found.0, LockdownState::Integrity);
+        assert!(found.1.ends_with("which is not understood"), "{}", found.1);
     }
 
     #[test]

@@ -2,9 +2,10 @@
 //! tested on fixtures; nothing here attaches anything.
 //!
 //! Every reader takes the directory that holds `proc`, `sys` and `boot`: `/` for
-//! the running kernel. Start with [`collect`].
+//! the running kernel. Start with [`collect()`].
 
 mod btf;
+mod btf_kind;
 mod capabilities;
 mod cgroup;
 mod cmdline;

@@ -210,7 +210,7 @@ impl ModelInputs<'_> {
             if let [model] = known[..] {
                 return (model, live.source);
             }
-            let (model, source) = self.from_boot();
+            let (model, source) = self.booted();
             if known.contains(&model) {
                 return (model, format!("{}; {source}", live.source));
             }
@@ -220,19 +220,19 @@ impl ModelInputs<'_> {
                 format!("{} leaves {}", live.source, names.join(" or ")),
             );
         }
-        self.from_boot()
+        self.booted()
     }
 
     /// The model the kernel was booted with, which a write to debugfs can have
     /// changed since.
-    fn from_boot(&self) -> (Model, String) {
+    fn booted(&self) -> (Model, String) {
         let mut ignored = String::new();
         match self.boot_parameter() {
             Some(Ok(found)) => return found,
             Some(Err(why)) => ignored = format!(" ({why})"),
             None => {}
         }
-        let (model, source) = self.from_config().unwrap_or_else(|| self.from_version());
+        let (model, source) = self.configured().unwrap_or_else(|| self.hinted());
         (model, format!("{source}{ignored}"))
     }
 
@@ -265,7 +265,7 @@ impl ModelInputs<'_> {
         })
     }
 
-    fn from_config(&self) -> Option<(Model, String)> {
+    fn configured(&self) -> Option<(Model, String)> {
         if self.config_source == INFERRED {
             return None;
         }
@@ -291,7 +291,7 @@ impl ModelInputs<'_> {
         })
     }
 
-    fn from_version(&self) -> (Model, String) {
+    fn hinted(&self) -> (Model, String) {
         let words: Vec<&str> = self.version.split_whitespace().collect();
         if words.contains(&"PREEMPT_DYNAMIC") {
             (

@@ -54,7 +54,7 @@ fn unescape(text: &str) -> String {
                     after @ ..,
                 ],
             ) => {
-                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                bytes.push(((a - b'0') << 6) | ((b - b'0') << 3) | (c - b'0'));
                 rest = after;
             }
             _ => bytes.push(*first),

@@ -1,1 +1,16 @@
 //! Attribution and cost. Neither files nor the kernel are read here.
+
+mod analyse;
+mod attribution;
+mod interval;
+mod knowledge;
+pub mod report;
+mod tally;
+
+pub use analyse::{AnalyseOptions, analyse, analyse_with};
+pub use attribution::{Attribution, Owned};
+pub(crate) use attribution::{comm, frame_name, frames};
+pub use interval::wilson;
+pub use knowledge::Knowledge;
+pub use report::Report;
+pub(crate) use tally::is_workload;

@@ -203,6 +203,8 @@ struct FileStore {
     end: u64,
     /// The disk has promised us the space up to here.
     reserved: u64,
+    /// `ulimit -f`: beyond it the kernel would end the process by SIGXFSZ.
+    limit: u64,
     /// Comms, symbols, frames, stacks: in the order in which they refer to each
     /// other.
     tables: [Chunk; 4],
@@ -233,6 +235,7 @@ impl FileStore {
             output,
             end: 0,
             reserved: 0,
+            limit: file_size_limit(),
             tables: [Kind::Comms, Kind::Symbols, Kind::Frames, Kind::Stacks].map(Chunk::new),
             table_pending: [0; 4],
             samples: Records::new(Kind::Samples),
@@ -279,9 +282,12 @@ impl FileStore {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let after = self.end + bytes.len() as u64;
         let needed = after + RESERVE;
+        if needed > self.limit {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        }
         if needed > self.reserved {
             let file = self.output.file();
-            let step = needed.max(self.reserved + STEP);
+            let step = needed.max(self.reserved + STEP).min(self.limit);
             self.reserved = match reserve(file, self.reserved, step) {
                 Ok(()) => step,
                 Err(error) if is_full(&error) => {
@@ -412,7 +418,8 @@ impl FileStore {
         // A trailer that fits the reserve needs nothing from the disk.
         let mut whole = json.len() <= MAX_PAYLOAD;
         if whole && tail > self.reserved - self.end {
-            whole = reserve(self.output.file(), self.reserved, self.end + tail).is_ok();
+            let end = self.end + tail;
+            whole = end <= self.limit && reserve(self.output.file(), self.reserved, end).is_ok();
         }
         if !whole {
             let room = (self.reserved - self.end) as usize - HEAD_LEN - FOOTER_LEN;
@@ -520,18 +527,28 @@ fn is_full(error: &io::Error) -> bool {
     )
 }
 
+fn file_size_limit() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` outlives the call.
+    match unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } {
+        0 => limit.rlim_cur,
+        _ => u64::MAX,
+    }
+}
+
 /// Makes the disk promise the space from `from` to `to` of `file`.
 fn reserve(file: &File, from: u64, to: u64) -> io::Result<()> {
     let len = to.saturating_sub(from);
-    let (Ok(start), Ok(wanted)) = (libc::off64_t::try_from(from), libc::off64_t::try_from(len))
-    else {
+    let (Ok(start), Ok(wanted)) = (libc::off_t::try_from(from), libc::off_t::try_from(len)) else {
         return Err(io::Error::from_raw_os_error(libc::EFBIG));
     };
     loop {
         // SAFETY: the descriptor is open; no memory is passed.
-        let done = unsafe {
-            libc::fallocate64(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, start, wanted)
-        };
+        let done =
+            unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, start, wanted) };
         if done == 0 {
             return Ok(());
         }

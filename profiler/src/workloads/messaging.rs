@@ -178,7 +178,7 @@ fn run_processes(args: &Args) -> Result<(Duration, u64)> {
     let report = channel(args.pipe)?;
     let start = channel(args.pipe)?;
     let received = SharedCounter::new()?;
-    let mut children = Children::default();
+    let mut children = Children::new();
     for _ in 0..args.group {
         let mut outputs = Vec::with_capacity(PER_GROUP as usize);
         for _ in 0..PER_GROUP {
@@ -362,17 +362,23 @@ fn run_threads(args: &Args) -> Result<(Duration, u64)> {
         threads: Vec::new(),
     };
     let loops = args.loops;
+    // All ends stay open until the clock has stopped, as in perf.
+    let mut open = Vec::new();
+    let mut all_outputs = Vec::new();
     for _ in 0..args.group {
         let mut outputs = Vec::with_capacity(PER_GROUP as usize);
         for _ in 0..PER_GROUP {
             let Channel { rx, tx } = channel(args.pipe)?;
             outputs.push(tx);
+            let rx = Arc::new(rx);
+            open.push(Arc::clone(&rx));
             workers.spawn(move || {
                 receive(&rx, PER_GROUP * loops)?;
                 Ok(PER_GROUP * loops)
             })?;
         }
         let outputs = Arc::new(outputs);
+        all_outputs.push(Arc::clone(&outputs));
         for _ in 0..PER_GROUP {
             let outputs = Arc::clone(&outputs);
             workers.spawn(move || send(&outputs, loops).map(|()| 0))?;
@@ -382,7 +388,9 @@ fn run_threads(args: &Args) -> Result<(Duration, u64)> {
     let begin = Instant::now();
     (&shared.start.tx).write_all(b"G")?;
     let received = workers.wait_all()?;
-    Ok((begin.elapsed(), received))
+    let elapsed = begin.elapsed();
+    drop((open, all_outputs));
+    Ok((elapsed, received))
 }
 
 #[cfg(test)]

@@ -104,7 +104,7 @@ fn pong(mut rx: &File, mut tx: &File, loops: u64) -> io::Result<()> {
 fn run_processes(loops: u64) -> Result<Duration> {
     let there = channel(true)?;
     let back = channel(true)?;
-    let mut children = Children::default();
+    let mut children = Children::new();
     let begin = Instant::now();
     let mut ends = Some((there, back));
     children.fork(|| {

@@ -18,12 +18,28 @@ const NO_ERRNO: i32 = 254;
 const PANICKED: i32 = 255;
 
 /// The processes a benchmark has started. Dropped, it kills those that are left.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Children {
     running: HashSet<pid_t>,
 }
 
 impl Children {
+    /// Nobody yet. Children that nobody waits for (SIGCHLD ignored, as some
+    /// supervisors leave it) are waited for from now on.
+    pub(super) fn new() -> Self {
+        let mut old = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: no new action is given; the old one fits and outlives the call.
+        let known = unsafe { libc::sigaction(libc::SIGCHLD, std::ptr::null(), old.as_mut_ptr()) };
+        // SAFETY: zeroed, and filled in by the kernel when the call succeeded.
+        if known == 0 && unsafe { old.assume_init() }.sa_sigaction == libc::SIG_IGN {
+            // SAFETY: the default action is no function of this process.
+            unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+        }
+        Self {
+            running: HashSet::new(),
+        }
+    }
+
     /// Runs `body` in a new process, which is killed when this thread ends.
     ///
     /// In the child, `body` must not rely on other threads of this process.

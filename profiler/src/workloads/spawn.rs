@@ -49,8 +49,8 @@ pub fn run(args: &Args) -> Result<Metric> {
         .open("/dev/null")
         .context("cannot open /dev/null")?;
     let begin = Instant::now();
+    let mut children = Children::new();
     for _ in 0..args.count {
-        let mut children = Children::default();
         children.fork(|| {
             // SAFETY: open descriptors; `argv` ends with a null pointer and
             // points to strings that live as long as this process.

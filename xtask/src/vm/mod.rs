@@ -8,6 +8,7 @@ mod guest;
 mod watch;
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
@@ -87,6 +88,24 @@ pub struct Outcome {
     pub boot: Duration,
     /// From the start of QEMU to its end.
     pub total: Duration,
+}
+
+/// Why a guest did not come to its end; in the chain of the error of [`Vm::run`]
+/// (`downcast_ref`), with what there was of it.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// What happened, with the kernel's name.
+    pub what: String,
+    /// What the script had printed.
+    pub output: String,
+    /// What the kernel had printed.
+    pub console: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
 }
 
 impl Vm {
@@ -388,18 +407,22 @@ impl Running<'_> {
 
     /// An error with the end of what guest and kernel said.
     fn failure(&self, what: String, hints: &[&str]) -> anyhow::Error {
-        let mut message = what;
-        let output = String::from_utf8_lossy(&self.text);
-        for (title, text) in [
-            ("output", output.as_ref()),
-            ("console", self.console.text()),
-        ] {
+        let output = String::from_utf8_lossy(&self.text).into_owned();
+        let console = self.console.text().to_owned();
+        let mut said = String::new();
+        for (title, text) in [("output", &output), ("console", &console)] {
             let tail = watch::tail(text, 40);
-            if !tail.is_empty() {
-                message.push_str(&format!("\n--- end of the {title}\n{tail}\n---"));
+            if tail.is_empty() {
+                said.push_str(&format!("\n(nothing on the {title})"));
+            } else {
+                said.push_str(&format!("\n--- end of the {title}\n{tail}\n---"));
             }
         }
-        hinted(message, hints.iter().copied())
+        hinted(said, hints.iter().copied()).context(Failure {
+            what,
+            output,
+            console,
+        })
     }
 }
 

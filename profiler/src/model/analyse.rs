@@ -1,0 +1,379 @@
+//! From a recording to a report.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+
+use super::attribution::{Attribution, comm, frame_name, frames};
+use super::interval::wilson;
+use super::knowledge::Knowledge;
+use super::report::{
+    CallerShare, Coverage, FunctionShare, Kernel, LossReport, OptionReport, Other, OverheadReport,
+    Rcu, RcuBy, Report, Run, SCHEMA, SamplingReport, Switches,
+};
+use super::tally::{OptionTally, Tally};
+use crate::catalog::Catalog;
+use crate::kernel::base_name;
+use crate::probes::ProbeStatus;
+use crate::recording::{
+    Epoch, Evidence, FrameId, Loss, Recording, SwitchCounts, SymbolId, Trailer,
+};
+
+/// The status row of the context-switch counter.
+const SWITCH: &str = "switch";
+/// The status row of the rcu_barrier timer.
+const RCU_BARRIER: &str = "rcu_barrier";
+/// The leg of a row that has none left.
+const NO_LEG: &str = "none";
+/// The reason that is not a loss: the record arrived, its stack cut short.
+const STACK_TRUNCATED: &str = "stack_truncated";
+
+/// What to leave out of a report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AnalyseOptions {
+    /// Call sites kept for each option; absent keeps all.
+    pub callers: Option<usize>,
+}
+
+/// Analyses a recording.
+pub fn analyse(recording: &Recording, catalog: &Catalog, options: &AnalyseOptions) -> Report {
+    let knowledge = Knowledge::new(catalog, &recording.header.kernel);
+    let attribution = Attribution::new(recording, &knowledge);
+    analyse_with(recording, &knowledge, &attribution, options)
+}
+
+/// Analyses a recording whose stacks were attributed before.
+pub fn analyse_with(
+    recording: &Recording,
+    knowledge: &Knowledge,
+    attribution: &Attribution,
+    options: &AnalyseOptions,
+) -> Report {
+    let tally = Tally::new(recording, attribution);
+    let header = &recording.header;
+    let trailer = &recording.trailer;
+    let salvaged = salvaged(recording);
+    let evidence = header.sampling.evidence;
+    let mut warnings = trailer.warnings.clone();
+    if salvaged {
+        warnings.push(
+            "The recording has no end: what is known only when a run ends (its wall time, exit \
+             status, probe table and own cost) is missing."
+                .to_owned(),
+        );
+    } else if !recording.complete {
+        warnings.push("The recording is marked incomplete: its end was not written.".to_owned());
+    }
+    warnings.extend(knowledge.contradictions());
+
+    Report {
+        schema: SCHEMA.to_owned(),
+        kernel: Kernel::from(&header.kernel),
+        machine: if salvaged {
+            header.machine.clone()
+        } else {
+            trailer.machine.clone()
+        },
+        probes: trailer.probes.clone(),
+        run: Run {
+            command: header.command.clone(),
+            target: header.target.clone(),
+            wall_s: finite(trailer.run.wall_s),
+            exit_code: trailer.run.exit_code,
+            metric: trailer
+                .run
+                .metric
+                .clone()
+                .filter(|metric| metric.value.is_finite()),
+            complete: recording.complete,
+        },
+        sampling: SamplingReport {
+            event: header.sampling.event.clone(),
+            evidence,
+            hz: header.sampling.hz,
+            samples: tally.target,
+            user_samples: tally.user,
+            task_time_s: (header.sampling.hz > 0)
+                .then(|| tally.target as f64 / header.sampling.hz as f64),
+        },
+        options: option_reports(recording, knowledge, &tally, options),
+        other: other(&tally),
+        switches: switches(recording, salvaged),
+        rcu: rcu(recording, salvaged),
+        coverage: Coverage {
+            cpus: header.sampling.cpus.clone(),
+            idle_samples: if salvaged {
+                last_epochs(recording)
+                    .map(|epoch| epoch.idle_samples)
+                    .fold(0, u64::saturating_add)
+            } else {
+                trailer.idle_samples
+            },
+            stackless_samples: tally.stackless,
+            truncated_stacks: tally.truncated,
+            unknown_samples: tally.unknown,
+            gaps: trailer.gaps.clone(),
+        },
+        loss: loss(recording, salvaged),
+        overhead: OverheadReport {
+            bpf_ns: trailer.overhead.bpf_ns,
+            probe_ns: trailer.overhead.probe_ns,
+            user_ns: trailer.overhead.user_ns,
+            setup_ns: trailer.overhead.setup_ns,
+            share: finite(trailer.overhead.share),
+            bpf_source: trailer.overhead.bpf_source.clone(),
+        },
+        warnings,
+    }
+}
+
+/// Whether the recording was cut off before its trailer.
+fn salvaged(recording: &Recording) -> bool {
+    !recording.complete && recording.trailer == Trailer::default()
+}
+
+fn finite(value: f64) -> f64 {
+    if value.is_finite() { value } else { 0.0 }
+}
+
+fn share(hits: u64, total: u64) -> f64 {
+    if total == 0 {
+        0.0
+    } else {
+        hits as f64 / total as f64
+    }
+}
+
+fn option_reports(
+    recording: &Recording,
+    knowledge: &Knowledge,
+    tally: &Tally,
+    options: &AnalyseOptions,
+) -> Vec<OptionReport> {
+    let hidden = recording.header.kernel.symbols_hidden.is_some();
+    let none = OptionTally::default();
+    let mut reports: Vec<(u64, OptionReport)> = knowledge
+        .states()
+        .iter()
+        .enumerate()
+        .map(|(index, option)| {
+            let mut report = OptionReport {
+                option: option.clone(),
+                ..OptionReport::default()
+            };
+            let own = tally.options.get(&index).unwrap_or(&none);
+            // Without symbols no sample can be attributed: 0 would be a claim.
+            if option.state.is_on() && option.not_judgeable.is_none() && !hidden {
+                report.cpu_share = wilson(
+                    own.samples,
+                    tally.target,
+                    recording.header.sampling.evidence,
+                );
+                report.functions = functions(recording, own, tally.target);
+                report.callers = callers(recording, knowledge, own, tally.target, options);
+            }
+            (own.samples, report)
+        })
+        .collect();
+    reports.sort_by_key(|(samples, _)| Reverse(*samples));
+    reports.into_iter().map(|(_, report)| report).collect()
+}
+
+fn functions(recording: &Recording, own: &OptionTally, total: u64) -> Vec<FunctionShare> {
+    let mut by_name: BTreeMap<&str, u64> = BTreeMap::new();
+    for (&symbol, &samples) in &own.functions {
+        *by_name
+            .entry(base_name(symbol_name(recording, symbol)))
+            .or_default() += samples;
+    }
+    let mut functions: Vec<FunctionShare> = by_name
+        .into_iter()
+        .map(|(symbol, samples)| FunctionShare {
+            symbol: symbol.to_owned(),
+            share: share(samples, total),
+            samples,
+        })
+        .collect();
+    functions.sort_by_key(|function| Reverse(function.samples));
+    functions
+}
+
+fn symbol_name(recording: &Recording, symbol: SymbolId) -> &str {
+    recording
+        .symbols
+        .get(symbol as usize)
+        .map_or("", |symbol| symbol.name.as_str())
+}
+
+fn callers(
+    recording: &Recording,
+    knowledge: &Knowledge,
+    own: &OptionTally,
+    total: u64,
+    options: &AnalyseOptions,
+) -> Vec<CallerShare> {
+    // Two frames can be one site: a symbol that was loaded at two addresses.
+    let mut by_site: BTreeMap<(&str, Option<String>), u64> = BTreeMap::new();
+    for (&frame, &samples) in &own.callers {
+        let name = frame_name(recording, frame);
+        *by_site.entry((name, site(recording, frame))).or_default() += samples;
+    }
+    let mut callers: Vec<CallerShare> = by_site
+        .into_iter()
+        .map(|((name, site), samples)| CallerShare {
+            symbol: base_name(name).to_owned(),
+            site,
+            share: share(samples, total),
+            samples,
+            group: knowledge.group(name).map(str::to_owned),
+        })
+        .collect();
+    callers.sort_by_key(|caller| Reverse(caller.samples));
+    callers.truncate(options.callers.unwrap_or(usize::MAX));
+    callers
+}
+
+/// The call instruction before a return address. The wrappers are called
+/// directly: 5 bytes on x86-64, 4 on arm64 and riscv64.
+fn site(recording: &Recording, frame: FrameId) -> Option<String> {
+    let call = match recording.header.kernel.arch.as_str() {
+        "x86_64" => 5,
+        "aarch64" | "riscv64" => 4,
+        _ => return None,
+    };
+    let name = frame_name(recording, frame);
+    let offset = recording.frames.get(frame as usize)?.offset;
+    Some(format!("{name}+{:#x}", offset.checked_sub(call)?))
+}
+
+fn other(tally: &Tally) -> Other {
+    let machine = tally.target + tally.other + tally.profiler;
+    Other {
+        samples: tally.other,
+        profiler_samples: tally.profiler,
+        share: (machine > 0).then(|| share(tally.other, machine)),
+    }
+}
+
+fn probe<'r>(recording: &'r Recording, wanted: &str) -> Option<&'r ProbeStatus> {
+    recording
+        .trailer
+        .probes
+        .iter()
+        .find(|probe| probe.wanted == wanted && probe.leg != NO_LEG)
+}
+
+fn switches(recording: &Recording, salvaged: bool) -> Option<Switches> {
+    let counts = if salvaged && !recording.epochs.is_empty() {
+        let sum = last_epochs(recording).fold(SwitchCounts::default(), |sum, epoch| SwitchCounts {
+            voluntary: sum.voluntary.saturating_add(epoch.switches.voluntary),
+            preempted: sum.preempted.saturating_add(epoch.switches.preempted),
+        });
+        // Without a probe table 0 may mean that nothing watched.
+        (sum != SwitchCounts::default()).then_some(sum)?
+    } else {
+        recording.trailer.switches?
+    };
+    Some(Switches {
+        total: counts.voluntary.saturating_add(counts.preempted),
+        voluntary: counts.voluntary,
+        preempted: counts.preempted,
+        evidence: Evidence::Counted,
+        leg: probe(recording, SWITCH).map(|probe| probe.leg.clone()),
+    })
+}
+
+fn rcu(recording: &Recording, salvaged: bool) -> Option<Vec<Rcu>> {
+    let probe = probe(recording, RCU_BARRIER);
+    // A salvaged recording has no probe table, but its events were seen.
+    if probe.is_none() && (!salvaged || recording.rcu.is_empty()) {
+        return None;
+    }
+    let mut total = Rcu {
+        event: RCU_BARRIER.to_owned(),
+        evidence: rcu_evidence(probe),
+        leg: probe.map(|probe| probe.leg.clone()),
+        ..Rcu::default()
+    };
+    let mut by: HashMap<(&str, u32), RcuBy> = HashMap::new();
+    for event in recording.rcu.iter().filter(|event| event.target) {
+        total.count += 1;
+        total.total_ns = total.total_ns.saturating_add(event.duration_ns);
+        total.max_ns = total.max_ns.max(event.duration_ns);
+        let group = by
+            .entry((comm(recording, event.comm), event.kernel_stack))
+            .or_default();
+        group.count += 1;
+        group.total_ns = group.total_ns.saturating_add(event.duration_ns);
+        group.max_ns = group.max_ns.max(event.duration_ns);
+    }
+    // Stacks that differ only in addresses read the same.
+    let mut named: BTreeMap<(String, String), RcuBy> = BTreeMap::new();
+    for ((comm, stack), group) in by {
+        let stack = frames(recording, stack)
+            .iter()
+            .rev()
+            .map(|&frame| frame_name(recording, frame))
+            .collect::<Vec<_>>()
+            .join(";");
+        let entry = named.entry((comm.to_owned(), stack)).or_default();
+        entry.count += group.count;
+        entry.total_ns = entry.total_ns.saturating_add(group.total_ns);
+        entry.max_ns = entry.max_ns.max(group.max_ns);
+    }
+    total.by = named
+        .into_iter()
+        .map(|((comm, stack), group)| RcuBy {
+            comm,
+            stack,
+            ..group
+        })
+        .collect();
+    total.by.sort_by_key(|group| Reverse(group.total_ns));
+    Some(vec![total])
+}
+
+/// A leg on the function sees each call. Any other sees a task that blocks with
+/// the function on its stack, and concludes.
+fn rcu_evidence(probe: Option<&ProbeStatus>) -> Evidence {
+    let on_function = |leg: &str| leg.starts_with("fentry") || leg.starts_with("kprobe");
+    match probe {
+        Some(probe) if !on_function(&probe.leg) => Evidence::Inferred,
+        _ => Evidence::Counted,
+    }
+}
+
+/// The newest record of each CPU: its counters hold the whole run so far.
+fn last_epochs(recording: &Recording) -> impl Iterator<Item = &Epoch> {
+    let mut last: BTreeMap<u32, &Epoch> = BTreeMap::new();
+    for epoch in &recording.epochs {
+        let newest = last.entry(epoch.cpu).or_insert(epoch);
+        if epoch.time_ns >= newest.time_ns {
+            *newest = epoch;
+        }
+    }
+    last.into_values()
+}
+
+fn loss(recording: &Recording, salvaged: bool) -> LossReport {
+    let mut report = LossReport::default();
+    let mut add = |reason: &str, count: u64| {
+        if count == 0 {
+            return;
+        }
+        let sum = report.by_reason.entry(reason.to_owned()).or_default();
+        *sum = sum.saturating_add(count);
+        if reason != STACK_TRUNCATED {
+            report.total = report.total.saturating_add(count);
+        }
+    };
+    if salvaged {
+        for (reason, &count) in last_epochs(recording).flat_map(|epoch| &epoch.losses) {
+            add(reason, count);
+        }
+    } else {
+        for Loss { reason, count, .. } in &recording.trailer.losses {
+            add(reason, *count);
+        }
+    }
+    report
+}

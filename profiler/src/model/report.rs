@@ -1,0 +1,301 @@
+//! The report as data: the document `preemptprof/report/1`.
+//!
+//! Fractions, not percentages; nanoseconds unless the name ends in `_s`. A field
+//! that is absent was not measured, and `probes` says why; an event that was
+//! watched and did not occur has count 0.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::catalog::OptionState;
+use crate::kernel::{KernelFacts, Lockdown, MachineFacts, PreemptModel};
+use crate::probes::ProbeStatus;
+use crate::recording::{Evidence, Gap, Metric, Target};
+
+/// The value of [`Report::schema`].
+pub const SCHEMA: &str = "preemptprof/report/1";
+
+/// What one recording says.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Always [`SCHEMA`].
+    pub schema: String,
+    /// The kernel that was measured.
+    pub kernel: Kernel,
+    /// The machine it ran on.
+    pub machine: MachineFacts,
+    /// What was wanted and what it got.
+    pub probes: Vec<ProbeStatus>,
+    /// The run.
+    pub run: Run,
+    /// How samples were taken and how many there are.
+    pub sampling: SamplingReport,
+    /// The whole catalogue: options with samples first, most first, then the
+    /// others in the catalogue's order.
+    pub options: Vec<OptionReport>,
+    /// Everything that ran and was not the target.
+    pub other: Other,
+    /// Context switches of the target; absent when no leg watched them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub switches: Option<Switches>,
+    /// Blocking RCU calls of the target; absent when no leg watched them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rcu: Option<Vec<Rcu>>,
+    /// What the samples cover and what they do not.
+    pub coverage: Coverage,
+    /// Records that were lost.
+    pub loss: LossReport,
+    /// The profiler's own cost.
+    pub overhead: OverheadReport,
+    /// Warnings for the reader, whole sentences.
+    pub warnings: Vec<String>,
+}
+
+/// The kernel, as reports show it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Kernel {
+    /// `uname -r`.
+    pub release: String,
+    /// `uname -m`.
+    pub arch: String,
+    /// GNU build id of vmlinux, lower-case hex; empty when it has none.
+    pub build_id: String,
+    /// The preemption model in force and how that is known.
+    pub preempt_model: PreemptModel,
+    /// `CONFIG_HZ`; absent when it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hz: Option<u32>,
+    /// Where the configuration was read.
+    pub config_source: String,
+    /// The current clocksource.
+    pub clock: String,
+    /// The lockdown state.
+    pub lockdown: Lockdown,
+    /// Why kernel symbols could not be read; absent when they could.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub symbols_hidden: Option<String>,
+}
+
+impl From<&KernelFacts> for Kernel {
+    fn from(facts: &KernelFacts) -> Self {
+        Self {
+            release: facts.release.clone(),
+            arch: facts.arch.clone(),
+            build_id: facts.build_id.clone(),
+            preempt_model: facts.preempt_model.clone(),
+            hz: facts.hz,
+            config_source: facts.config_source.clone(),
+            clock: facts.clock.clone(),
+            lockdown: facts.lockdown.clone(),
+            symbols_hidden: facts.symbols_hidden.clone(),
+        }
+    }
+}
+
+/// The run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// The command and its arguments; empty when nothing was started.
+    pub command: Vec<String>,
+    /// Whose numbers these are.
+    pub target: Target,
+    /// From the workload's start to its end.
+    pub wall_s: f64,
+    /// The workload's exit status; absent when nothing was started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The benchmark's own result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metric: Option<Metric>,
+    /// Whether the recording was finished and not cut short.
+    pub complete: bool,
+}
+
+/// How samples were taken and how many there are.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SamplingReport {
+    /// `cycles` or `cpu-clock`.
+    pub event: String,
+    /// `sampled-nmi` or `sampled-timer`.
+    pub evidence: Evidence,
+    /// Samples per second and CPU asked for.
+    pub hz: u64,
+    /// Samples of the target, user mode included, idle not.
+    pub samples: u64,
+    /// Of these, samples that interrupted user mode.
+    pub user_samples: u64,
+    /// CPU time of the target: samples / hz.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task_time_s: Option<f64>,
+}
+
+/// A number that was measured as a sample of something: its value, the bounds
+/// of its 95 % interval and how it came to be known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// The best single value.
+    pub value: f64,
+    /// Lower bound of the 95 % interval.
+    pub low: f64,
+    /// Upper bound of the 95 % interval.
+    pub high: f64,
+    /// How it is known.
+    pub evidence: Evidence,
+}
+
+/// One option of the catalogue.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OptionReport {
+    /// The option and its live state.
+    #[serde(flatten)]
+    pub option: OptionState,
+    /// Share of the target's samples whose innermost owned frame belongs to this
+    /// option. Shares of different options do not overlap. Absent when the
+    /// option is off or unknown, or when samples cannot see it
+    /// ([`OptionState::not_judgeable`] says why).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_share: Option<Estimate>,
+    /// Functions of the option, most samples first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub functions: Vec<FunctionShare>,
+    /// Call sites that led into the option, most samples first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub callers: Vec<CallerShare>,
+}
+
+/// One function of an option.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FunctionShare {
+    /// Its name, compiler suffixes removed.
+    pub symbol: String,
+    /// Share of the target's samples.
+    pub share: f64,
+    /// The samples themselves.
+    pub samples: u64,
+}
+
+/// One call site that led into an option.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CallerShare {
+    /// The calling function, compiler suffixes removed.
+    pub symbol: String,
+    /// The call instruction, `symbol+0xoff`; absent when the return address does
+    /// not follow a call inside the symbol.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub site: Option<String>,
+    /// Share of the target's samples.
+    pub share: f64,
+    /// The samples themselves.
+    pub samples: u64,
+    /// The subsystem of the caller, e.g. `memcg`; absent when it is in none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+}
+
+/// Everything that ran and was not the target.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Other {
+    /// Samples of tasks outside the target, the profiler's own left out.
+    pub samples: u64,
+    /// Samples of the profiler's own threads.
+    pub profiler_samples: u64,
+    /// `samples` as a share of the machine's non-idle samples; absent when there
+    /// are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<f64>,
+}
+
+/// Context switches away from the target's tasks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Switches {
+    /// All of them.
+    pub total: u64,
+    /// The task blocked or ended.
+    pub voluntary: u64,
+    /// The task could have gone on.
+    pub preempted: u64,
+    /// How they are known.
+    pub evidence: Evidence,
+    /// The leg that counted them; absent in a salvaged recording.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leg: Option<String>,
+}
+
+/// One kind of blocking RCU call.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rcu {
+    /// `rcu_barrier`.
+    pub event: String,
+    /// Calls by the target.
+    pub count: u64,
+    /// Time they blocked, together.
+    pub total_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// How they are known.
+    pub evidence: Evidence,
+    /// The leg that saw them; absent in a salvaged recording.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leg: Option<String>,
+    /// By task name and stack, longest total first.
+    pub by: Vec<RcuBy>,
+}
+
+/// The calls of one task name from one stack.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RcuBy {
+    /// The task's name.
+    pub comm: String,
+    /// The kernel stack at the call, outermost first, joined by `;`.
+    pub stack: String,
+    /// Calls.
+    pub count: u64,
+    /// Time they blocked, together.
+    pub total_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+/// What the samples cover and what they do not.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Coverage {
+    /// CPUs sampled, as a kernel CPU list.
+    pub cpus: String,
+    /// Samples dropped in the kernel because the CPU was idle.
+    pub idle_samples: u64,
+    /// Kernel-mode samples of the target that came without a kernel stack.
+    pub stackless_samples: u64,
+    /// Samples of the target whose kernel stack was deeper than what was kept.
+    pub truncated_stacks: u64,
+    /// Kernel-mode samples of the target whose innermost frame has no symbol.
+    pub unknown_samples: u64,
+    /// Times in which a CPU was not watched.
+    pub gaps: Vec<Gap>,
+}
+
+/// Records that were lost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LossReport {
+    /// Lost records of all reasons; cut stacks are not lost and not counted.
+    pub total: u64,
+    /// By reason, `stack_truncated` included.
+    pub by_reason: BTreeMap<String, u64>,
+}
+
+/// The profiler's own cost between the workload's start and end.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OverheadReport {
+    /// Time in BPF programs.
+    pub bpf_ns: u64,
+    /// Hits times the calibrated price of entering a probe.
+    pub probe_ns: u64,
+    /// CPU time of the profiler's own threads.
+    pub user_ns: u64,
+    /// From the command's start to the workload's.
+    pub setup_ns: u64,
+    /// (bpf + probe + user) / (wall time x online CPUs).
+    pub share: f64,
+    /// How `bpf_ns` was measured.
+    pub bpf_source: String,
+}

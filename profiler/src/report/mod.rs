@@ -1,0 +1,15 @@
+//! Reports for people and for programs. Nothing is computed here that the model
+//! has.
+
+pub mod doctor;
+mod escape;
+pub mod json;
+mod number;
+pub mod options;
+mod page;
+pub mod text;
+
+pub use escape::escape;
+pub(crate) use escape::{needs_escape, push_escaped};
+pub(crate) use number::{count, nanoseconds, percent};
+pub(crate) use text::command_line;

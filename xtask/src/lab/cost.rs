@@ -4,13 +4,13 @@
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
-use super::guest::{self, Done, Guest, Step};
-use super::oracle::Oracle;
+use super::guest::{Done, Guest, Step};
+use super::measure::Plan;
+use super::oracle::Tools;
 use super::stats::{self, Estimate};
 use super::text::{self, count_interval, percent_interval};
 use super::workloads::Workload;
 use crate::kernels::Kernel;
-use crate::vm::GuestFile;
 
 /// The value of [`Cost::schema`].
 const SCHEMA: &str = "preemptprof/lab-cost/1";
@@ -43,15 +43,7 @@ const KINDS: [&str; 3] = ["bare", "preemptprof", "perf"];
 /// # Errors
 ///
 /// When a guest fails.
-pub(crate) fn run(
-    kernel: &Kernel,
-    oracle: &Oracle,
-    profiler: &GuestFile,
-    workload: Workload,
-    plan: super::measure::Plan,
-) -> Result<Cost> {
-    let mut files = guest::programs([workload.command, "perf"])?;
-    files.push(profiler.clone());
+pub(crate) fn run(kernel: &Kernel, tools: &Tools, workload: Workload, plan: Plan) -> Result<Cost> {
     let mut rounds: Vec<[f64; 3]> = Vec::new();
     for (boot, count) in plan.runs_of_boots().into_iter().enumerate() {
         eprintln!(
@@ -62,8 +54,8 @@ pub(crate) fn run(
         );
         let guest = Guest {
             kernel,
-            oracle,
-            files: files.clone(),
+            tools,
+            perf: true,
             seed: plan.seed + boot as u64,
         };
         let orders: Vec<[usize; 3]> = (0..count).map(order).collect();

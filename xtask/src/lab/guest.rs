@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-use super::oracle::{self, Oracle, Window};
+use super::oracle::{self, Tools, Window};
 use super::table;
 use crate::error::hinted;
 use crate::host;
@@ -57,15 +57,15 @@ pub(crate) struct Done {
     pub(crate) file: Option<String>,
 }
 
-/// Where the lab gets its programs and kernels from, and how a guest is seeded.
+/// What is booted, and how it is seeded.
 #[derive(Clone, Debug)]
 pub(crate) struct Guest<'a> {
     /// The kernel.
     pub(crate) kernel: &'a Kernel,
-    /// The plugin and the guest's own tools.
-    pub(crate) oracle: &'a Oracle,
-    /// More programs.
-    pub(crate) files: Vec<GuestFile>,
+    /// The plugin and the guest's programs.
+    pub(crate) tools: &'a Tools,
+    /// Whether perf is among the programs. It makes the boot slower.
+    pub(crate) perf: bool,
     /// What QEMU draws the guest's random numbers from. The same seed gives
     /// the same run, nearly always to the instruction.
     pub(crate) seed: u64,
@@ -89,11 +89,13 @@ impl Guest<'_> {
 
         let mut vm = Vm::new(self.kernel.clone()).with_icount();
         vm.append = "nokaslr".to_owned();
-        vm.files.clone_from(&self.files);
-        vm.files
-            .push(GuestFile::at(&self.oracle.mark, "/usr/bin/mark"));
-        vm.files
-            .push(GuestFile::at(&self.oracle.chore, "/usr/bin/chore"));
+        vm.files = vec![
+            GuestFile::at(&self.tools.mark, "/usr/bin/mark"),
+            GuestFile::at(&self.tools.preemptprof, "/usr/bin/preemptprof"),
+        ];
+        if self.perf {
+            vm.files.push(perf()?);
+        }
         vm.root = Some(share.clone());
         vm.timeout = BOOT_LIMIT + STEP_LIMIT * u32::try_from(steps.len())?;
         let map = table::system_map(self.kernel)?;
@@ -107,7 +109,7 @@ impl Guest<'_> {
             "-seed".into(),
             self.seed.to_string().into(),
             "-plugin".into(),
-            plugin_argument(&self.oracle.plugin, map, &out)?.into(),
+            plugin_argument(&self.tools.plugin, map, &out)?.into(),
         ]
         .to_vec();
         let outcome = vm.run(&script(steps))?;
@@ -202,24 +204,15 @@ fn guest_ns(stderr: &str) -> Option<u64> {
         .ok()
 }
 
-/// The programs that these commands name and the lab does not bring itself.
+/// perf of this machine.
 ///
 /// # Errors
 ///
-/// When one is not on this machine.
-pub(crate) fn programs<'a>(commands: impl IntoIterator<Item = &'a str>) -> Result<Vec<GuestFile>> {
-    let mut files: Vec<GuestFile> = Vec::new();
-    for command in commands {
-        if command.split_ascii_whitespace().any(|word| word == "perf") {
-            let perf = host::find("perf")
-                .ok_or_else(|| hinted("no perf for the guest", ["apt-get install linux-perf"]))?;
-            let file = GuestFile::at(perf, "/usr/bin/perf");
-            if !files.contains(&file) {
-                files.push(file);
-            }
-        }
-    }
-    Ok(files)
+/// When there is none.
+fn perf() -> Result<GuestFile> {
+    host::find("perf")
+        .map(|perf| GuestFile::at(perf, "/usr/bin/perf"))
+        .ok_or_else(|| hinted("no perf for the guest", ["apt-get install linux-perf"]))
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use sha2::{Digest as _, Sha256};
 
-use super::guest::{self, Guest, Step};
-use super::oracle::Oracle;
+use super::guest::{Guest, Step};
+use super::oracle::Tools;
 use super::truth::{self, Run, Truth};
 use super::workloads::Workload;
 use crate::host;
@@ -59,17 +59,16 @@ impl Plan {
 /// When a guest fails.
 pub(crate) fn bare(
     kernel: &Kernel,
-    oracle: &Oracle,
+    tools: &Tools,
     workloads: &[Workload],
     plan: Plan,
 ) -> Result<Vec<Vec<Run>>> {
-    let files = guest::programs(workloads.iter().map(|w| w.command))?;
     let mut runs = vec![Vec::new(); workloads.len()];
     for (boot, count) in plan.runs_of_boots().into_iter().enumerate() {
         let guest = Guest {
             kernel,
-            oracle,
-            files: files.clone(),
+            tools,
+            perf: false,
             seed: plan.seed + boot as u64,
         };
         let steps: Vec<Step> = (0..count)
@@ -108,13 +107,13 @@ pub(crate) fn bare(
 /// When a guest fails or the result cannot be kept.
 pub(crate) fn truths(
     pair: &PairOfKernels,
-    oracle: &Oracle,
+    tools: &Tools,
     workloads: &[Workload],
     plan: Plan,
 ) -> Result<Vec<Truth>> {
     let PairOfKernels { with, without, .. } = pair;
-    let with_runs = bare(with, oracle, workloads, plan)?;
-    let without_runs = bare(without, oracle, workloads, plan)?;
+    let with_runs = bare(with, tools, workloads, plan)?;
+    let without_runs = bare(without, tools, workloads, plan)?;
     workloads
         .iter()
         .zip(with_runs.iter().zip(&without_runs))

@@ -30,8 +30,8 @@ use serde::Serialize;
 
 use crate::dist;
 use crate::kernels;
-use crate::vm::GuestFile;
 use measure::{PairOfKernels, Plan};
+use oracle::Tools;
 use table::Table;
 use workloads::Workload;
 
@@ -63,6 +63,8 @@ enum Verb {
         pair: PairArgs,
         #[command(flatten)]
         plan: PlanArgs,
+        #[command(flatten)]
+        profiler: ProfilerArgs,
         #[command(flatten)]
         output: Output,
     },
@@ -122,13 +124,12 @@ struct ProfilerArgs {
 }
 
 impl ProfilerArgs {
-    fn file(&self) -> Result<GuestFile> {
-        let binary = match &self.preemptprof {
+    fn tools(&self) -> Result<Tools> {
+        oracle::prepare(match &self.preemptprof {
             Some(path) if path.is_file() => path.clone(),
             Some(path) => anyhow::bail!("{}: no such file", path.display()),
             None => dist::dist()?.binary,
-        };
-        Ok(GuestFile::at(binary, "/usr/bin/preemptprof"))
+        })
     }
 }
 
@@ -250,12 +251,12 @@ pub fn lab(args: &LabArgs) -> Result<ExitCode> {
             workloads: names,
             pair,
             plan,
+            profiler,
             output,
         } => {
             let workloads = workloads(names)?;
             let pair = pair.find(&table)?;
-            let oracle = oracle::prepare()?;
-            let truths = measure::truths(&pair, &oracle, &workloads, plan.plan())?;
+            let truths = measure::truths(&pair, &profiler.tools()?, &workloads, plan.plan())?;
             output.print(&truths, |truths| {
                 let texts: Vec<String> = truths.iter().map(report::truth).collect();
                 texts.join("\n")
@@ -279,7 +280,7 @@ pub fn lab(args: &LabArgs) -> Result<ExitCode> {
                 }
                 pair => pair?,
             };
-            let score = scored(&pair, &workloads, plan.plan(), &profiler.file()?)?;
+            let score = scored(&pair, &workloads, plan.plan(), &profiler.tools()?)?;
             output.print(&score, score::text)?;
             if *write {
                 accuracy::write(&score)?;
@@ -299,7 +300,7 @@ pub fn lab(args: &LabArgs) -> Result<ExitCode> {
         } => {
             let workloads = workloads(names)?;
             let kernel = table::find(&table, kernel, &kernels::lab_folders())?;
-            let (oracle, profiler) = (oracle::prepare()?, profiler.file()?);
+            let tools = profiler.tools()?;
             let plan = Plan {
                 runs: *pairs,
                 boots: *boots,
@@ -307,7 +308,7 @@ pub fn lab(args: &LabArgs) -> Result<ExitCode> {
             };
             let costs: Vec<cost::Cost> = workloads
                 .iter()
-                .map(|workload| cost::run(&kernel, &oracle, &profiler, *workload, plan))
+                .map(|workload| cost::run(&kernel, &tools, *workload, plan))
                 .collect::<Result<_>>()?;
             output.print(&costs, |costs| cost::text(costs))?;
         }
@@ -323,9 +324,8 @@ fn scored(
     pair: &PairOfKernels,
     workloads: &[Workload],
     plan: Plan,
-    profiler: &GuestFile,
+    tools: &Tools,
 ) -> Result<score::Score> {
-    let oracle = oracle::prepare()?;
     let mut truths = measure::kept(pair, workloads, plan.runs);
     let missing: Vec<Workload> = workloads
         .iter()
@@ -333,18 +333,12 @@ fn scored(
         .copied()
         .collect();
     if !missing.is_empty() {
-        let found = measure::truths(pair, &oracle, &missing, plan)?;
+        let found = measure::truths(pair, tools, &missing, plan)?;
         truths.extend(missing.iter().map(|workload| workload.name).zip(found));
     }
-    score::run(
-        pair,
-        &oracle,
-        profiler,
-        workloads,
-        &truths,
-        plan.seed,
-        |workload| bounds::of(&pair.name, workload),
-    )
+    score::run(pair, tools, workloads, &truths, plan.seed, |workload| {
+        bounds::of(&pair.name, workload)
+    })
 }
 
 /// The small score of CI: the DEBUG_PREEMPT pair on two workloads. `None` when
@@ -370,8 +364,8 @@ pub fn small_score() -> Result<Option<()>> {
         boots: 1,
         seed: 1,
     };
-    let profiler = ProfilerArgs { preemptprof: None }.file()?;
-    let score = scored(&pair, &workloads, plan, &profiler)?;
+    let tools = ProfilerArgs { preemptprof: None }.tools()?;
+    let score = scored(&pair, &workloads, plan, &tools)?;
     print!("{}", score::text(&score));
     anyhow::ensure!(
         score.passed,

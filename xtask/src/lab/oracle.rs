@@ -20,28 +20,28 @@ pub(crate) use document::{Document, Window};
 const OLDEST: (u32, u32) = (7, 2);
 const NEWEST: (u32, u32) = (8, 2);
 
-/// Where a built plugin and the programs for the guest are.
+/// The plugin and the guest's programs.
 #[derive(Clone, Debug)]
-pub(crate) struct Oracle {
+pub(crate) struct Tools {
     /// The plugin.
     pub(crate) plugin: PathBuf,
     /// `mark`, a static program.
     pub(crate) mark: PathBuf,
-    /// `chore`, a static program.
-    pub(crate) chore: PathBuf,
+    /// `preemptprof`, a static program: the workloads, and what is scored.
+    pub(crate) preemptprof: PathBuf,
 }
 
-/// Builds the plugin and its guest programs, and checks QEMU.
+/// Builds the plugin and `mark`, and checks QEMU.
 ///
 /// # Errors
 ///
 /// When QEMU is missing or has another plugin ABI, or a build fails.
-pub(crate) fn prepare() -> Result<Oracle> {
+pub(crate) fn prepare(preemptprof: PathBuf) -> Result<Tools> {
     check_qemu()?;
-    Ok(Oracle {
+    Ok(Tools {
         plugin: build(&["--lib"], &[], "cdylib")?,
         mark: build(&["--bin", "mark"], STATIC, "bin")?,
-        chore: build(&["--bin", "chore"], STATIC, "bin")?,
+        preemptprof,
     })
 }
 

@@ -7,15 +7,14 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use super::bounds::Bounds;
-use super::guest::{self, Done, Guest, Step};
+use super::guest::{Done, Guest, Step};
 use super::measure::PairOfKernels;
-use super::oracle::{Oracle, Window};
+use super::oracle::{Tools, Window};
 use super::profile::{self, OptionReport, Report};
 use super::stats::Estimate;
 use super::text::{self, count, percent, percent_interval};
 use super::truth::{self, Truth, source_name};
 use super::workloads::Workload;
-use crate::vm::GuestFile;
 
 /// The value of [`Score::schema`].
 const SCHEMA: &str = "preemptprof/lab-score/1";
@@ -116,19 +115,16 @@ impl Calls {
 /// When the guest, the profiler in it or perf fails, or a truth is missing.
 pub(crate) fn run(
     pair: &PairOfKernels,
-    oracle: &Oracle,
-    profiler: &GuestFile,
+    tools: &Tools,
     workloads: &[Workload],
     truths: &BTreeMap<&'static str, Truth>,
     seed: u64,
     bounds: impl Fn(&str) -> Result<Bounds>,
 ) -> Result<Score> {
-    let mut files = guest::programs(workloads.iter().map(|w| w.command).chain(["perf"]))?;
-    files.push(profiler.clone());
     let guest = Guest {
         kernel: &pair.with,
-        oracle,
-        files,
+        tools,
+        perf: true,
         seed,
     };
     let steps: Vec<Step> = workloads.iter().flat_map(|w| steps(*w)).collect();

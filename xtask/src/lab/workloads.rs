@@ -17,35 +17,35 @@ pub(crate) struct Workload {
 pub(crate) const ALL: [Workload; 8] = [
     Workload {
         name: "messaging",
-        command: "perf bench sched messaging -g 2 -l 300",
+        command: "preemptprof bench messaging -g 2 -l 300",
     },
     Workload {
         name: "pipe",
-        command: "perf bench sched pipe -l 100000",
+        command: "preemptprof bench pipe --same-cpu -l 100000",
     },
     Workload {
         name: "sockets-1",
-        command: "perf bench sched messaging -g 1 -l 600",
+        command: "preemptprof bench messaging -g 1 -l 600",
     },
     Workload {
         name: "sockets-4",
-        command: "perf bench sched messaging -g 4 -l 150",
+        command: "preemptprof bench messaging -g 4 -l 150",
     },
     Workload {
         name: "threads-4",
-        command: "perf bench sched messaging -t -g 4 -l 150",
+        command: "preemptprof bench messaging -t -g 4 -l 150",
     },
     Workload {
         name: "veth",
-        command: "chore veth 100",
+        command: "preemptprof bench veth -n 100",
     },
     Workload {
         name: "spawn",
-        command: "chore spawn 1500",
+        command: "preemptprof bench spawn -n 1000",
     },
     Workload {
         name: "timers",
-        command: "chore timers 300",
+        command: "preemptprof bench timers -n 300 --via socket",
     },
 ];
 

@@ -71,6 +71,7 @@ impl Host {
             leg: found,
             fix: if why.is_empty() { String::new() } else { fix.to_owned() },
             why_not_better: why,
+            ..ProbeStatus::default()
         };
         let missing = Capabilities::load(Path::new("/")).map_or_else(
             |error| vec![error.to_string()],

@@ -77,6 +77,7 @@ fn begin(ctx: *mut c_void, state: &mut CpuState, pid_tgid: u64, off_cpu: u32) ->
     call.flags = target | off_cpu;
     call.comm = bpf_get_current_comm().unwrap_or_default();
     call.stack_bytes = stack(ctx, &mut call.frames);
+    log!("rcu_barrier: task {} begins to wait", pid);
     true
 }
 
@@ -100,6 +101,7 @@ fn finish(state: &mut CpuState, pid: u32) -> bool {
     call.header = cpu::header(kind::RCU, cpu::now());
     cpu::send(state, call.as_bytes());
     let _ = RCU_CALLS.remove(pid);
+    log!("rcu_barrier: task {} has waited", pid);
     true
 }
 

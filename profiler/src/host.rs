@@ -75,6 +75,7 @@ impl Host {
                 fix.to_owned()
             },
             why_not_better: why,
+            ..ProbeStatus::default()
         };
         let missing = Capabilities::load(Path::new("/")).map_or_else(
             |error| vec![error.to_string()],

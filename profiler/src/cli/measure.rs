@@ -13,7 +13,7 @@ use super::args::{Format, MeasureArgs, RecordArgs, RunArgs};
 use super::terminal;
 use crate::catalog::Catalog;
 use crate::collect::workload::{self, CannotStart, Workload};
-use crate::collect::{Ended, Outcome, Run, Signals, Watched, prices};
+use crate::collect::{Calibration, Ended, Outcome, Run, Signals, Watched};
 use crate::error::hinted;
 use crate::host::Host;
 use crate::kernel::CpuList;
@@ -218,7 +218,15 @@ fn measure<S: Sink>(
 
     let host = Host::gather();
     let cpus = chosen_cpus(args.cpus.as_ref(), &host)?;
-    let mut session = attach(args, verbose, &host, subject.scope, &cpus)?;
+    let mut calibration = Calibration::begin(&cpus);
+    let mut session = attach(args, verbose, &host, subject.scope, &cpus, &mut || {
+        calibration.before_switch();
+    })?;
+    if verbose > 0 {
+        for refusal in session.refusals() {
+            let _ = writeln!(io::stderr(), "refused: {refusal}");
+        }
+    }
     let own_tgid = match subject.scope.pid_namespace {
         None => std::process::id(),
         Some(_) => session.own_tgid().unwrap_or(0),
@@ -261,11 +269,7 @@ fn measure<S: Sink>(
             "{refused} tasks of the target are counted as others: there was no room for them."
         ));
     }
-    let bpf_stats = args.bpf_stats.then(|| {
-        aya::sys::enable_stats(aya::sys::Stats::RunTime)
-            .map_err(|error| warnings.push(format!("--bpf-stats: {error}.")))
-    });
-    let prices = prices::calibrate(&mut session, &cpus);
+    let prices = calibration.finish(&mut session, &perf::Kernel)?;
     let watched = match workload {
         Some(workload) => Watched::Command(workload),
         None if !args.pid.is_empty() => Watched::Processes(pidfds(&args.pid)?),
@@ -283,7 +287,7 @@ fn measure<S: Sink>(
         own_tgid,
         prices,
         began,
-        bpf_stats: matches!(bpf_stats, Some(Ok(_))),
+        bpf_stats: args.bpf_stats,
     };
     let mut outcome = run.go()?;
     outcome.trailer.machine = crate::kernel::MachineFacts {
@@ -307,6 +311,7 @@ fn attach(
     host: &Host,
     scope: Scope,
     cpus: &[u32],
+    before_switch: &mut dyn FnMut(),
 ) -> anyhow::Result<Session> {
     let around = host.surroundings();
     let request = Request {
@@ -329,6 +334,7 @@ fn attach(
         kallsyms: &host.facts.symbols,
         cpus: cpus.to_vec(),
         hz: args.frequency,
+        before_switch,
     };
     Session::attach(request, &perf::Kernel)
 }
@@ -342,7 +348,7 @@ fn attach(
 pub(super) fn rehearse(host: &Host) -> anyhow::Result<(Vec<ProbeStatus>, Vec<ProgramInfo>)> {
     let args = MeasureArgs::default();
     let cpus = chosen_cpus(None, host)?;
-    let session = attach(&args, 0, host, Scope::tasks()?, &cpus)?;
+    let session = attach(&args, 0, host, Scope::tasks()?, &cpus, &mut || ())?;
     Ok((session.status().to_vec(), session.programs()))
 }
 

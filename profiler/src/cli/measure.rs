@@ -270,6 +270,9 @@ fn measure<S: Sink>(
         ));
     }
     let prices = calibration.finish(&mut session, &perf::Kernel)?;
+    if verbose > 0 {
+        let _ = writeln!(io::stderr(), "calibrated in {:?}", prices.spent);
+    }
     let watched = match workload {
         Some(workload) => Watched::Command(workload),
         None if !args.pid.is_empty() => Watched::Processes(pidfds(&args.pid)?),
@@ -355,14 +358,19 @@ pub(super) fn rehearse(host: &Host) -> anyhow::Result<Vec<ProbeStatus>> {
 fn check_frequency(hz: u64) -> anyhow::Result<()> {
     let max = perf::max_sample_rate().unwrap_or(100_000);
     if hz == 0 {
-        return Err(hinted("-F 0: nothing would be sampled", ["the default is -F 997"]));
+        return Err(hinted(
+            "-F 0: nothing would be sampled",
+            ["the default is -F 997"],
+        ));
     }
     if hz > max {
         return Err(hinted(
             format!("-F {hz}: this kernel allows at most {max} samples a second"),
             [
                 format!("kernel.perf_event_max_sample_rate is {max}"),
-                format!("sysctl kernel.perf_event_max_sample_rate={hz} raises it; each sample costs some microseconds"),
+                format!(
+                    "sysctl kernel.perf_event_max_sample_rate={hz} raises it; each sample costs some microseconds"
+                ),
             ],
         ));
     }
@@ -383,7 +391,10 @@ fn chosen_cpus(chosen: Option<&CpuList>, host: &Host) -> anyhow::Result<Vec<u32>
         ));
     }
     if chosen.is_empty() {
-        return Err(hinted("-C: no CPU is chosen", [format!("online are {online}")]));
+        return Err(hinted(
+            "-C: no CPU is chosen",
+            [format!("online are {online}")],
+        ));
     }
     Ok(chosen.iter().collect())
 }

@@ -6,7 +6,7 @@ use aya_ebpf::{
     macros::map,
     maps::{Array, HashMap, PerCpuArray},
 };
-use profiler_ebpf::{CpuState, RCU_FRAMES, RcuRecord, flags, kind, loss};
+use profiler_ebpf::{CpuState, RCU_FRAMES, RcuRecord, flags, kind, loss, watch};
 use zerocopy::IntoBytes as _;
 
 use crate::{cpu, globals, switch::Next, task};
@@ -35,10 +35,10 @@ const TASK_NOLOAD: u64 = 0x400;
 /// wait_for_completion or mutex_lock.
 const FRAMES_SEARCHED: usize = 16;
 
-/// A call begins.
+/// A call begins. One that began before the run is not the run's.
 #[inline(always)]
 pub(crate) fn on_enter(ctx: *mut c_void) {
-    if let Some(state) = cpu::any_state() {
+    if let Some(state) = cpu::watched_state(watch::SWITCHES) {
         begin(ctx, state, bpf_get_current_pid_tgid(), 0);
     }
 }

@@ -20,7 +20,7 @@ use crate::kernel::CpuList;
 use crate::model::{self, AnalyseOptions};
 use crate::output;
 use crate::probes::target::{self, Family, Scope};
-use crate::probes::{ProbeStatus, Request, Session, Settings, idle_text, perf};
+use crate::probes::{ProbeStatus, ProgramInfo, Request, Session, Settings, idle_text, perf};
 use crate::recording::{Header, MemorySink, Recording, Sampling, Sink, Target, Writer};
 use crate::report::{json, text};
 
@@ -343,16 +343,16 @@ fn attach(
 }
 
 /// Attaches what a run with default arguments would, and detaches it: the rows
-/// of the status table.
+/// of the status table, and what was loaded.
 ///
 /// # Errors
 ///
 /// When there would be no sampler.
-pub(super) fn rehearse(host: &Host) -> anyhow::Result<Vec<ProbeStatus>> {
+pub(super) fn rehearse(host: &Host) -> anyhow::Result<(Vec<ProbeStatus>, Vec<ProgramInfo>)> {
     let args = MeasureArgs::default();
     let cpus = chosen_cpus(None, host)?;
     let session = attach(&args, 0, host, Scope::tasks()?, &cpus, &mut || ())?;
-    Ok(session.status().to_vec())
+    Ok((session.status().to_vec(), session.programs()))
 }
 
 fn check_frequency(hz: u64) -> anyhow::Result<()> {

@@ -270,6 +270,9 @@ fn measure<S: Sink>(
         ));
     }
     let prices = calibration.finish(&mut session, &perf::Kernel)?;
+    if verbose > 0 {
+        let _ = writeln!(io::stderr(), "calibrated in {:?}", prices.spent);
+    }
     let watched = match workload {
         Some(workload) => Watched::Command(workload),
         None if !args.pid.is_empty() => Watched::Processes(pidfds(&args.pid)?),

@@ -111,6 +111,8 @@ pub struct Prices {
     pub switch: Option<Price>,
     /// A clock reading of a program, nanoseconds.
     pub clock_ns: Option<f64>,
+    /// How long measuring them took.
+    pub spent: Duration,
 }
 
 /// A price: nanoseconds, and the interval that noise leaves it.
@@ -256,6 +258,7 @@ mod tests {
                 sample: Price::measured(1000.0, 900.0, 1100.0),
                 switch: Price::measured(50.0, 40.0, 60.0),
                 clock_ns: Some(20.0),
+                ..Prices::default()
             },
             user: Duration::from_millis(3),
             setup: Duration::from_millis(200),

@@ -17,9 +17,8 @@ impl Pinned {
     pub(super) fn to(cpu: u32) -> io::Result<Self> {
         let mut before: Set = [0; WORDS];
         // SAFETY: the set is writable and its size is given.
-        let status = unsafe {
-            libc::sched_getaffinity(0, size_of::<Set>(), before.as_mut_ptr().cast())
-        };
+        let status =
+            unsafe { libc::sched_getaffinity(0, size_of::<Set>(), before.as_mut_ptr().cast()) };
         if status < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -43,8 +42,7 @@ impl Drop for Pinned {
 
 fn set(cpus: &Set) -> io::Result<()> {
     // SAFETY: the set is readable and its size is given.
-    let status =
-        unsafe { libc::sched_setaffinity(0, size_of::<Set>(), cpus.as_ptr().cast()) };
+    let status = unsafe { libc::sched_setaffinity(0, size_of::<Set>(), cpus.as_ptr().cast()) };
     if status < 0 {
         return Err(io::Error::last_os_error());
     }

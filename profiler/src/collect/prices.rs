@@ -16,7 +16,7 @@
 //! stands as the most it can be, with a warning; one that cannot be had at all
 //! is not guessed.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::cost::{Price, Prices};
 use super::pin::Pinned;
@@ -41,26 +41,28 @@ pub struct Calibration {
     game: Option<PingPong>,
     /// Nanoseconds per switch without the switch program.
     bare: Vec<f64>,
+    spent: Duration,
 }
 
 impl Calibration {
     /// Gets ready to measure on the first of `cpus`, those that will be watched,
     /// on which this thread may run.
     pub fn begin(cpus: &[u32]) -> Self {
-        let cpu = cpus
-            .iter()
-            .copied()
-            .find(|&cpu| Pinned::to(cpu).is_ok());
+        let begin = Instant::now();
+        let cpu = cpus.iter().copied().find(|&cpu| Pinned::to(cpu).is_ok());
         Self {
             cpu,
             game: cpu.and_then(|cpu| PingPong::start(cpu).ok()),
             bare: Vec::new(),
+            spent: begin.elapsed(),
         }
     }
 
     /// To be called when the switch program is about to be attached.
     pub fn before_switch(&mut self) {
+        let begin = Instant::now();
         self.bare = self.play();
+        self.spent += begin.elapsed();
     }
 
     fn play(&mut self) -> Vec<f64> {
@@ -76,6 +78,7 @@ impl Calibration {
     ///
     /// When what calibration counted cannot be wiped.
     pub fn finish(mut self, session: &mut Session, opener: &dyn Opener) -> anyhow::Result<Prices> {
+        let begin = Instant::now();
         let switch = if session.watches("switch") {
             let attached = self.play();
             between(&self.bare, &attached)
@@ -93,15 +96,12 @@ impl Calibration {
             sample,
             switch,
             clock_ns: session.clock_ns().ok(),
+            spent: self.spent + begin.elapsed(),
         })
     }
 }
 
-fn sample(
-    session: &mut Session,
-    cpu: u32,
-    opener: &dyn Opener,
-) -> anyhow::Result<Option<Price>> {
+fn sample(session: &mut Session, cpu: u32, opener: &dyn Opener) -> anyhow::Result<Option<Price>> {
     let Ok(_pinned) = Pinned::to(cpu) else {
         return Ok(None);
     };
@@ -154,7 +154,11 @@ fn price_of_samples(bursts: &[(Burst, Vec<Gap>)], turn_ns: u64) -> Option<Price>
         .iter()
         .zip(&whole)
         .filter_map(|((burst, _), whole)| {
-            let usual: Vec<f64> = whole.iter().copied().filter(|gap| *gap < too_long).collect();
+            let usual: Vec<f64> = whole
+                .iter()
+                .copied()
+                .filter(|gap| *gap < too_long)
+                .collect();
             if usual.is_empty() || burst.hits == 0 {
                 return None;
             }
@@ -253,7 +257,10 @@ mod tests {
         let mut noisy = bursts(2_000);
         for (index, (burst, gaps)) in noisy.iter_mut().enumerate() {
             // The tick: no sample in it.
-            gaps.push((index as u64 * 1_000_000 + 50_000, index as u64 * 1_000_000 + 58_000));
+            gaps.push((
+                index as u64 * 1_000_000 + 50_000,
+                index as u64 * 1_000_000 + 58_000,
+            ));
             // The hypervisor, while a sample is taken; and two samples in one gap.
             if index % 3 == 0 {
                 gaps[0].1 += 5_000_000;
@@ -312,7 +319,12 @@ mod tests {
         let mut calibration = Calibration::begin(&[0, 1, 2, 3]);
         assert!(calibration.cpu.is_some());
         calibration.before_switch();
-        assert!(calibration.bare.iter().all(|ns| *ns > 0.0 && ns.is_finite()));
+        assert!(
+            calibration
+                .bare
+                .iter()
+                .all(|ns| *ns > 0.0 && ns.is_finite())
+        );
         let turn_ns = turn();
         let begin = monotonic_ns();
         for (from, to) in spin(turn_ns) {

@@ -13,8 +13,8 @@ mod privileges;
 mod refusal;
 mod session;
 mod status;
-mod trial;
 pub mod target;
+mod trial;
 
 pub use legs::Surroundings;
 pub use logs::Logs;

@@ -196,3 +196,51 @@ impl Maps {
 pub(super) const fn needs_forks(mode: u8) -> bool {
     mode == target::TASKS
 }
+
+#[cfg(test)]
+mod tests {
+    use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
+
+    use super::*;
+
+    /// Names of everything in an object that has to do with log lines.
+    fn log_names(bytes: &[u8]) -> Vec<String> {
+        let file = object::File::parse(bytes).unwrap();
+        let symbols = file.symbols().filter_map(|symbol| symbol.name().ok());
+        let sections = file.sections();
+        symbols
+            .map(str::to_owned)
+            .chain(sections.filter_map(|section| section.name().ok().map(str::to_owned)))
+            .filter(|name| name.to_lowercase().contains("log"))
+            .collect()
+    }
+
+    /// Names of its programs and maps.
+    fn globals(bytes: &[u8]) -> Vec<String> {
+        let file = object::File::parse(bytes).unwrap();
+        let mut names: Vec<String> = file
+            .symbols()
+            .filter(|symbol| symbol.is_global())
+            .filter_map(|symbol| symbol.name().ok().map(str::to_owned))
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn without_log_lines_there_is_no_trace_of_them() {
+        assert_eq!(log_names(OBJECT), Vec::<String>::new());
+        assert!(!OBJECT.windows(8).any(|bytes| bytes == b"AYA_LOGS"));
+    }
+
+    #[test]
+    fn the_object_with_log_lines_has_all_the_other_has() {
+        let logs = log_names(OBJECT_WITH_LOG);
+        for name in ["AYA_LOGS", "AYA_LOG_LEVEL"] {
+            assert!(logs.iter().any(|log| log == name), "{logs:?}");
+        }
+        let mut with_log = globals(OBJECT_WITH_LOG);
+        with_log.retain(|name| !name.starts_with("AYA_LOG"));
+        assert_eq!(with_log, globals(OBJECT));
+    }
+}

@@ -114,7 +114,7 @@ mod tests {
     use std::io;
 
     use anyhow::anyhow;
-    use aya::VerifierLog;
+    use aya_obj::VerifierLog;
 
     use super::*;
 
@@ -153,8 +153,8 @@ mod tests {
         let repeated = anyhow!("no such thing").context("reading: no such thing\nat all");
         assert_eq!(brief(&repeated), "reading: no such thing");
         let missing = io::Error::from_raw_os_error(libc::ENOENT);
-        let missing = anyhow::Error::new(missing)
-            .context("`/sys/bus/event_source/devices/kprobe/type`");
+        let missing =
+            anyhow::Error::new(missing).context("`/sys/bus/event_source/devices/kprobe/type`");
         assert_eq!(
             brief(&missing),
             "`/sys/bus/event_source/devices/kprobe/type`: No such file or directory"

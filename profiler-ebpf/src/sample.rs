@@ -95,7 +95,7 @@ fn record(ctx: &PerfEventContext, state: &mut CpuState, time_ns: u64, pid_tgid: 
         }
     }
     let mut user_bytes = 0;
-    if globals::USER_STACKS.load() != 0 && (pid_tgid >> 32) != 0 {
+    if globals::USER_STACKS.load() != 0 && bits & flags::TARGET != 0 && (pid_tgid >> 32) != 0 {
         user_bytes = stack(
             ctx,
             state,

@@ -33,6 +33,8 @@ pub(super) struct Drain<'a> {
     origin_ns: u64,
     stacks: HashMap<Bytes, StackId>,
     frames: HashMap<u64, FrameId>,
+    /// The same of user stacks, whose addresses mean something in one process.
+    user_stacks: HashMap<(u32, Bytes), StackId>,
     users: UserSymbols,
     /// rcu_barrier calls.
     rcu: RcuCalls,
@@ -53,6 +55,7 @@ impl<'a> Drain<'a> {
             origin_ns,
             stacks: HashMap::new(),
             frames: HashMap::new(),
+            user_stacks: HashMap::new(),
             users: UserSymbols::default(),
             rcu: RcuCalls::default(),
             tasks: Tasks::default(),
@@ -269,6 +272,13 @@ impl<'a> Drain<'a> {
         if bytes.is_empty() {
             return 0;
         }
+        let key = (tgid, Bytes::copy_from_slice(bytes));
+        if let Some(&id) = self.user_stacks.get(&key) {
+            return id;
+        }
+        if self.user_stacks.len() >= REMEMBERED {
+            self.user_stacks.clear();
+        }
         let frames: Vec<FrameId> = addresses(bytes)
             .map(|address| {
                 let (symbol, offset) = self.users.lookup(tgid, address).unwrap_or((unknown(), 0));
@@ -280,7 +290,9 @@ impl<'a> Drain<'a> {
                 })
             })
             .collect();
-        sink.intern_stack(&frames)
+        let id = sink.intern_stack(&frames);
+        self.user_stacks.insert(key, id);
+        id
     }
 }
 

@@ -160,8 +160,10 @@ impl Run<'_> {
                     }
                 }
                 _ = tick.tick() => {
-                    while drain.turn(events.get_mut(), self.sink) {
-                        tokio::task::yield_now().await;
+                    // One turn, whatever is left: a buffer that fills faster
+                    // than it empties must not keep the loop from its end.
+                    if drain.turn(events.get_mut(), self.sink) {
+                        tick.reset_immediately();
                     }
                     if let Some(logs) = &mut logs {
                         logs.flush();

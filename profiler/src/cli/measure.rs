@@ -34,7 +34,15 @@ const MAX_TASKS: u32 = 1 << 16;
 /// `preemptprof run`: record, then report.
 pub(super) fn run(args: &RunArgs, verbose: u8, began: Instant) -> anyhow::Result<u8> {
     for path in [&args.output, &args.report].into_iter().flatten() {
-        refuse_existing(path, args.force)?;
+        output::check(path, args.force)?;
+    }
+    if let (Some(recording), Some(report)) = (&args.output, &args.report)
+        && is_same_file(recording, report)
+    {
+        return Err(hinted(
+            format!("-o and --report name the same file: {}", report.display()),
+            ["the recording and the report of it are two files"],
+        ));
     }
     let measured = if let Some(path) = &args.output {
         let measured = measure(&args.measure, verbose, began, |header| {
@@ -65,7 +73,7 @@ pub(super) fn run(args: &RunArgs, verbose: u8, began: Instant) -> anyhow::Result
 
 /// `preemptprof record`: record to a file.
 pub(super) fn record(args: &RecordArgs, verbose: u8, began: Instant) -> anyhow::Result<u8> {
-    refuse_existing(&args.output, args.force)?;
+    output::check(&args.output, args.force)?;
     let measured = measure(&args.measure, verbose, began, |header| {
         Writer::create(&args.output, args.force, header)
     })?;
@@ -108,12 +116,13 @@ fn refuse(refused: &CannotStart) -> u8 {
     u8::try_from(refused.status).unwrap_or(u8::MAX)
 }
 
-/// Refuses before anything is started what would be refused at its end.
-fn refuse_existing(path: &Path, force: bool) -> anyhow::Result<()> {
-    if !force && fs::symlink_metadata(path).is_ok() {
-        return Err(output::already_exists(path));
-    }
-    Ok(())
+/// Whether two names of files that need not exist mean the same one.
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    let folder = |path: &Path| {
+        let parent = path.parent().filter(|parent| *parent != Path::new(""));
+        fs::canonicalize(parent.unwrap_or(Path::new("."))).ok()
+    };
+    a.file_name() == b.file_name() && folder(a) == folder(b)
 }
 
 fn note_recording(path: &Path, complete: bool) {
@@ -349,14 +358,19 @@ pub(super) fn rehearse(host: &Host) -> anyhow::Result<Vec<ProbeStatus>> {
 fn check_frequency(hz: u64) -> anyhow::Result<()> {
     let max = perf::max_sample_rate().unwrap_or(100_000);
     if hz == 0 {
-        return Err(hinted("-F 0: nothing would be sampled", ["the default is -F 997"]));
+        return Err(hinted(
+            "-F 0: nothing would be sampled",
+            ["the default is -F 997"],
+        ));
     }
     if hz > max {
         return Err(hinted(
             format!("-F {hz}: this kernel allows at most {max} samples a second"),
             [
                 format!("kernel.perf_event_max_sample_rate is {max}"),
-                format!("sysctl kernel.perf_event_max_sample_rate={hz} raises it; each sample costs some microseconds"),
+                format!(
+                    "sysctl kernel.perf_event_max_sample_rate={hz} raises it; each sample costs some microseconds"
+                ),
             ],
         ));
     }
@@ -377,7 +391,10 @@ fn chosen_cpus(chosen: Option<&CpuList>, host: &Host) -> anyhow::Result<Vec<u32>
         ));
     }
     if chosen.is_empty() {
-        return Err(hinted("-C: no CPU is chosen", [format!("online are {online}")]));
+        return Err(hinted(
+            "-C: no CPU is chosen",
+            [format!("online are {online}")],
+        ));
     }
     Ok(chosen.iter().collect())
 }

@@ -118,7 +118,7 @@ impl Run<'_> {
         let start = Instant::now();
         self.session.start()?;
         if let Watched::Command(workload) = &mut self.watched {
-            workload.release()?;
+            workload.release();
         }
 
         let deadline = self.duration.map(|duration| start + duration);

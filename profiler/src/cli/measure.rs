@@ -45,9 +45,13 @@ pub(super) fn run(args: &RunArgs, verbose: u8, began: Instant) -> anyhow::Result
         ));
     }
     let measured = if let Some(path) = &args.output {
-        let measured = measure(&args.measure, verbose, began, |header| {
-            Writer::create(path, args.force, header)
-        })?;
+        let measured = measure(
+            &args.measure,
+            verbose,
+            began,
+            |header| Writer::create(path, args.force, header),
+            Writer::discard,
+        )?;
         measured.map(|(writer, outcome)| {
             let finished = writer.finish(&outcome.trailer)?;
             note_recording(&finished.path, finished.complete);
@@ -55,9 +59,13 @@ pub(super) fn run(args: &RunArgs, verbose: u8, began: Instant) -> anyhow::Result
             anyhow::Ok((recording, outcome))
         })
     } else {
-        let measured = measure(&args.measure, verbose, began, |header| {
-            Ok(MemorySink::new(header, MEMORY_LIMIT))
-        })?;
+        let measured = measure(
+            &args.measure,
+            verbose,
+            began,
+            |header| Ok(MemorySink::new(header, MEMORY_LIMIT)),
+            drop,
+        )?;
         measured.map(|(sink, outcome)| {
             let recording = sink.finish(&outcome.trailer);
             anyhow::Ok((recording, outcome))
@@ -74,9 +82,13 @@ pub(super) fn run(args: &RunArgs, verbose: u8, began: Instant) -> anyhow::Result
 /// `preemptprof record`: record to a file.
 pub(super) fn record(args: &RecordArgs, verbose: u8, began: Instant) -> anyhow::Result<u8> {
     output::check(&args.output, args.force)?;
-    let measured = measure(&args.measure, verbose, began, |header| {
-        Writer::create(&args.output, args.force, header)
-    })?;
+    let measured = measure(
+        &args.measure,
+        verbose,
+        began,
+        |header| Writer::create(&args.output, args.force, header),
+        Writer::discard,
+    )?;
     match measured {
         Measured::Done((writer, outcome)) => {
             let finished = writer.finish(&outcome.trailer)?;
@@ -201,12 +213,14 @@ fn built_in() -> anyhow::Result<Vec<OsString>> {
     Ok(vec![me.into(), "bench".into(), "messaging".into()])
 }
 
-/// Measures what the arguments say into the sink that `make_sink` makes.
+/// Measures what the arguments say into the sink that `make_sink` makes. When the
+/// command could not be started after all, the sink is given to `discard`.
 fn measure<S: Sink>(
     args: &MeasureArgs,
     verbose: u8,
     began: Instant,
     make_sink: impl FnOnce(&Header) -> anyhow::Result<S>,
+    discard: impl FnOnce(S),
 ) -> anyhow::Result<Measured<(S, Outcome)>> {
     check_frequency(args.frequency)?;
     let subject = Subject::of(args)?;
@@ -256,6 +270,7 @@ fn measure<S: Sink>(
             .map_or(0, |time| time.as_nanos() as u64),
         started_mono_ns: 0,
     };
+    let pidfds = pidfds(&args.pid)?;
     let mut sink = make_sink(&header)?;
 
     let mut targets = subject.family.unwrap_or_default();
@@ -277,7 +292,7 @@ fn measure<S: Sink>(
     let prices = prices::calibrate(&mut session, &cpus);
     let watched = match workload {
         Some(workload) => Watched::Command(workload),
-        None if !args.pid.is_empty() => Watched::Processes(pidfds(&args.pid)?),
+        None if !args.pid.is_empty() => Watched::Processes(pidfds),
         None => Watched::Forever,
     };
 
@@ -304,6 +319,7 @@ fn measure<S: Sink>(
         let _ = writeln!(io::stderr(), "detached in {:?}", outcome.detach);
     }
     if let Ended::CannotStart(refused) = outcome.ended {
+        discard(sink);
         return Ok(Measured::CannotStart(refused));
     }
     Ok(Measured::Done((sink, outcome)))

@@ -179,11 +179,7 @@ fn a_full_ring_loses_records_and_no_counts() {
     }
     const TRIPS: u64 = 20_000;
     let trips = TRIPS.to_string();
-    let rate = fs::read_to_string("/proc/sys/kernel/perf_event_max_sample_rate")
-        .ok()
-        .and_then(|rate| rate.trim().parse::<u64>().ok())
-        .map_or(4000, |rate| rate.min(20_000))
-        .to_string();
+    let rate = command::high_rate();
     let workload = [PROGRAM, "bench", "pipe", "--same-cpu", "-l", &trips];
     let (finished, report) = measure(&["--ring-size", "4K", "-F", &rate], &workload);
     finished.exits(0);

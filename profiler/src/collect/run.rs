@@ -124,6 +124,9 @@ impl Run<'_> {
         let deadline = self.duration.map(|duration| start + duration);
         let mut tick = tokio::time::interval(DRAIN_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // One turn at a time, whoever asks for it: records may come faster than
+        // they are taken, and the end must be seen all the same.
+        let mut more = false;
         loop {
             tokio::select! {
                 biased;
@@ -141,20 +144,21 @@ impl Run<'_> {
                     }
                 }
                 () = until(deadline) => break,
-                guard = events.readable_mut() => {
-                    let mut guard = guard?;
-                    if !drain.turn(guard.get_inner_mut(), self.sink) {
-                        guard.clear_ready();
-                    }
-                }
                 _ = tick.tick() => {
-                    while drain.turn(events.get_mut(), self.sink) {
-                        tokio::task::yield_now().await;
-                    }
+                    more = drain.turn(events.get_mut(), self.sink);
                     self.follow_cpus(&mut online, &mut gaps, start)?;
                     if self.all_ended() {
                         break;
                     }
+                }
+                // Looks at the descriptors before it goes on.
+                () = tokio::task::yield_now(), if more => {
+                    more = drain.turn(events.get_mut(), self.sink);
+                }
+                guard = events.readable_mut(), if !more => {
+                    let mut guard = guard?;
+                    more = drain.turn(guard.get_inner_mut(), self.sink);
+                    guard.clear_ready();
                 }
             }
         }

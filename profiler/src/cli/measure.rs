@@ -34,12 +34,24 @@ const MAX_TASKS: u32 = 1 << 16;
 /// `preemptprof run`: record, then report.
 pub(super) fn run(args: &RunArgs, verbose: u8, began: Instant) -> anyhow::Result<u8> {
     for path in [&args.output, &args.report].into_iter().flatten() {
-        refuse_existing(path, args.force)?;
+        output::check(path, args.force)?;
+    }
+    if let (Some(recording), Some(report)) = (&args.output, &args.report)
+        && is_same_file(recording, report)
+    {
+        return Err(hinted(
+            format!("-o and --report name the same file: {}", report.display()),
+            ["the recording and the report of it are two files"],
+        ));
     }
     let measured = if let Some(path) = &args.output {
-        let measured = measure(&args.measure, verbose, began, |header| {
-            Writer::create(path, args.force, header)
-        })?;
+        let measured = measure(
+            &args.measure,
+            verbose,
+            began,
+            |header| Writer::create(path, args.force, header),
+            Writer::discard,
+        )?;
         measured.map(|(writer, outcome)| {
             let finished = writer.finish(&outcome.trailer)?;
             note_recording(&finished.path, finished.complete);
@@ -47,9 +59,13 @@ pub(super) fn run(args: &RunArgs, verbose: u8, began: Instant) -> anyhow::Result
             anyhow::Ok((recording, outcome))
         })
     } else {
-        let measured = measure(&args.measure, verbose, began, |header| {
-            Ok(MemorySink::new(header, MEMORY_LIMIT))
-        })?;
+        let measured = measure(
+            &args.measure,
+            verbose,
+            began,
+            |header| Ok(MemorySink::new(header, MEMORY_LIMIT)),
+            drop,
+        )?;
         measured.map(|(sink, outcome)| {
             let recording = sink.finish(&outcome.trailer);
             anyhow::Ok((recording, outcome))
@@ -65,10 +81,14 @@ pub(super) fn run(args: &RunArgs, verbose: u8, began: Instant) -> anyhow::Result
 
 /// `preemptprof record`: record to a file.
 pub(super) fn record(args: &RecordArgs, verbose: u8, began: Instant) -> anyhow::Result<u8> {
-    refuse_existing(&args.output, args.force)?;
-    let measured = measure(&args.measure, verbose, began, |header| {
-        Writer::create(&args.output, args.force, header)
-    })?;
+    output::check(&args.output, args.force)?;
+    let measured = measure(
+        &args.measure,
+        verbose,
+        began,
+        |header| Writer::create(&args.output, args.force, header),
+        Writer::discard,
+    )?;
     match measured {
         Measured::Done((writer, outcome)) => {
             let finished = writer.finish(&outcome.trailer)?;
@@ -108,12 +128,13 @@ fn refuse(refused: &CannotStart) -> u8 {
     u8::try_from(refused.status).unwrap_or(u8::MAX)
 }
 
-/// Refuses before anything is started what would be refused at its end.
-fn refuse_existing(path: &Path, force: bool) -> anyhow::Result<()> {
-    if !force && fs::symlink_metadata(path).is_ok() {
-        return Err(output::already_exists(path));
-    }
-    Ok(())
+/// Whether two names of files that need not exist mean the same one.
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    let folder = |path: &Path| {
+        let parent = path.parent().filter(|parent| *parent != Path::new(""));
+        fs::canonicalize(parent.unwrap_or(Path::new("."))).ok()
+    };
+    a.file_name() == b.file_name() && folder(a) == folder(b)
 }
 
 fn note_recording(path: &Path, complete: bool) {
@@ -192,12 +213,14 @@ fn built_in() -> anyhow::Result<Vec<OsString>> {
     Ok(vec![me.into(), "bench".into(), "messaging".into()])
 }
 
-/// Measures what the arguments say into the sink that `make_sink` makes.
+/// Measures what the arguments say into the sink that `make_sink` makes. When the
+/// command could not be started after all, the sink is given to `discard`.
 fn measure<S: Sink>(
     args: &MeasureArgs,
     verbose: u8,
     began: Instant,
     make_sink: impl FnOnce(&Header) -> anyhow::Result<S>,
+    discard: impl FnOnce(S),
 ) -> anyhow::Result<Measured<(S, Outcome)>> {
     check_frequency(args.frequency)?;
     let subject = Subject::of(args)?;
@@ -255,6 +278,7 @@ fn measure<S: Sink>(
             .map_or(0, |time| time.as_nanos() as u64),
         started_mono_ns: 0,
     };
+    let pidfds = pidfds(&args.pid)?;
     let mut sink = make_sink(&header)?;
 
     let mut targets = subject.family.unwrap_or_default();
@@ -275,7 +299,7 @@ fn measure<S: Sink>(
     }
     let watched = match workload {
         Some(workload) => Watched::Command(workload),
-        None if !args.pid.is_empty() => Watched::Processes(pidfds(&args.pid)?),
+        None if !args.pid.is_empty() => Watched::Processes(pidfds),
         None => Watched::Forever,
     };
 
@@ -302,6 +326,7 @@ fn measure<S: Sink>(
         let _ = writeln!(io::stderr(), "detached in {:?}", outcome.detach);
     }
     if let Ended::CannotStart(refused) = outcome.ended {
+        discard(sink);
         return Ok(Measured::CannotStart(refused));
     }
     Ok(Measured::Done((sink, outcome)))

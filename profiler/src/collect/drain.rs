@@ -123,6 +123,13 @@ impl<'a> Drain<'a> {
         if self.own_tgid != 0 && record.tgid == self.own_tgid {
             bits |= SampleFlags::PROFILER;
         }
+        // Symbols of other people's programs are read from big files and shown
+        // nowhere.
+        let user = if record.flags & flags::TARGET != 0 {
+            user
+        } else {
+            &[]
+        };
         let comm = self.comm(&record.comm, sink);
         self.tasks.see(record.pid, &record.comm);
         let sample = Sample {

@@ -130,12 +130,15 @@ impl Run<'_> {
         let start = Instant::now();
         self.session.start()?;
         if let Watched::Command(workload) = &mut self.watched {
-            workload.release()?;
+            workload.release();
         }
 
         let deadline = self.duration.map(|duration| start + duration);
         let mut tick = tokio::time::interval(DRAIN_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // One turn at a time, whoever asks for it: records may come faster than
+        // they are taken, and the end must be seen all the same.
+        let mut more = false;
         loop {
             tokio::select! {
                 biased;
@@ -153,18 +156,8 @@ impl Run<'_> {
                     }
                 }
                 () = until(deadline) => break,
-                guard = events.readable_mut() => {
-                    let mut guard = guard?;
-                    if !drain.turn(guard.get_inner_mut(), self.sink) {
-                        guard.clear_ready();
-                    }
-                }
                 _ = tick.tick() => {
-                    // One turn, whatever is left: a buffer that fills faster
-                    // than it empties must not keep the loop from its end.
-                    if drain.turn(events.get_mut(), self.sink) {
-                        tick.reset_immediately();
-                    }
+                    more = drain.turn(events.get_mut(), self.sink);
                     if let Some(logs) = &mut logs {
                         logs.flush();
                     }
@@ -172,6 +165,15 @@ impl Run<'_> {
                     if self.all_ended() {
                         break;
                     }
+                }
+                // Looks at the descriptors before it goes on.
+                () = tokio::task::yield_now(), if more => {
+                    more = drain.turn(events.get_mut(), self.sink);
+                }
+                guard = events.readable_mut(), if !more => {
+                    let mut guard = guard?;
+                    more = drain.turn(guard.get_inner_mut(), self.sink);
+                    guard.clear_ready();
                 }
             }
         }

@@ -12,6 +12,9 @@ pub(super) fn explain(error: anyhow::Error) -> anyhow::Error {
         ],
         Some(libc::ENOSYS) => &["this kernel has no BPF (CONFIG_BPF_SYSCALL)"],
         Some(libc::EINVAL) => &["Linux 5.8 is the oldest kernel with the BPF ring buffer"],
+        Some(libc::EMFILE) => {
+            &["programs, maps and each CPU's sampler take a file descriptor each: ulimit -n 1024"]
+        }
         Some(libc::ENOMEM) => &["less memory is needed with a smaller --ring-size"],
         _ => &[],
     };

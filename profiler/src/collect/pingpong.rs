@@ -1,4 +1,6 @@
-//! Context switches to be timed: two threads on one CPU and a byte between them.
+//! Context switches to be timed: two threads on one CPU and a byte between them;
+//! and beside them, as a yardstick for the pace the CPU has just then, the same
+//! byte back and forth within one thread.
 
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 use std::thread::JoinHandle;
@@ -9,12 +11,25 @@ use super::pin::Pinned;
 /// There and back in one batch: short, so that most batches of a busy machine
 /// are nobody else's too.
 const ROUNDS: usize = 8;
+/// Rounds of the yardstick, to take about as long.
+const YARDSTICK_ROUNDS: usize = 24;
+
+/// What one batch took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Batch {
+    /// Nanoseconds per switch.
+    pub(super) switch_ns: f64,
+    /// Nanoseconds per round of the yardstick, right after.
+    pub(super) yardstick_ns: f64,
+}
 
 /// Two threads on one CPU: the caller, while it plays, and a partner.
 pub(super) struct PingPong {
     cpu: u32,
     to: Option<PipeWriter>,
     from: PipeReader,
+    to_self: PipeWriter,
+    from_self: PipeReader,
     partner: Option<JoinHandle<()>>,
 }
 
@@ -23,6 +38,7 @@ impl PingPong {
     pub(super) fn start(cpu: u32) -> io::Result<Self> {
         let (partner_from, to) = io::pipe()?;
         let (from, partner_to) = io::pipe()?;
+        let (from_self, to_self) = io::pipe()?;
         // A thread begins where its maker may be.
         let _pinned = Pinned::to(cpu)?;
         let partner = std::thread::Builder::new()
@@ -32,12 +48,14 @@ impl PingPong {
             cpu,
             to: Some(to),
             from,
+            to_self,
+            from_self,
             partner: Some(partner),
         })
     }
 
-    /// Plays for `length`: nanoseconds per switch, batch by batch.
-    pub(super) fn play(&mut self, length: Duration) -> io::Result<Vec<f64>> {
+    /// Plays for `length`.
+    pub(super) fn play(&mut self, length: Duration) -> io::Result<Vec<Batch>> {
         let _pinned = Pinned::to(self.cpu)?;
         let to = self.to.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         let mut batches = Vec::with_capacity(1024);
@@ -52,10 +70,20 @@ impl PingPong {
             }
             let elapsed = begin.elapsed();
             let now = own_switches();
-            if now > switches {
-                batches.push(elapsed.as_nanos() as f64 / (now - switches) as f64);
+            let count = now - switches;
+            let begin = Instant::now();
+            for _ in 0..YARDSTICK_ROUNDS {
+                self.to_self.write_all(&byte)?;
+                self.from_self.read_exact(&mut byte)?;
             }
-            switches = now;
+            let yardstick = begin.elapsed();
+            if count > 0 {
+                batches.push(Batch {
+                    switch_ns: elapsed.as_nanos() as f64 / count as f64,
+                    yardstick_ns: yardstick.as_nanos() as f64 / YARDSTICK_ROUNDS as f64,
+                });
+            }
+            switches = own_switches();
         }
         Ok(batches)
     }

@@ -8,7 +8,8 @@
 //!   rather more.
 //! - A tracepoint's call of a program: switches between two threads, before the
 //!   switch program is attached and after, when it returns at once as no CPU is
-//!   watched yet. The lower quartiles of short batches are compared.
+//!   watched yet. The fast ones of many short batches are compared, in units of
+//!   a yardstick without switches that is timed along with each.
 //! - A clock reading, which the programs' own timing contains once and leaves
 //!   out once: a program reads the clock over and over.
 //!
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use super::cost::{Price, Prices};
 use super::pin::Pinned;
-use super::pingpong::PingPong;
+use super::pingpong::{Batch, PingPong};
 use super::run::monotonic_ns;
 use crate::probes::perf::{self, Opener};
 use crate::probes::{Burst, Session};
@@ -30,17 +31,22 @@ const CALIBRATION_HZ: u64 = 5_000;
 /// How long the loop that is interrupted runs, and how often.
 const SPIN_NS: u64 = 800_000;
 const BURSTS: usize = 16;
+/// After so long no further burst begins: another task may have the CPU.
+const LONGEST: Duration = Duration::from_millis(25);
 /// How long switches are timed, before and after.
 const PLAY: Duration = Duration::from_millis(8);
 /// Fewer measurements than this have no interval.
 const FEWEST: usize = 6;
+/// Which of the batches of switches is compared, as a quantile: on a busy machine
+/// most are disturbed.
+const UNDISTURBED: f64 = 0.1;
 
 /// Calibration: begun before anything is attached.
 pub struct Calibration {
     cpu: Option<u32>,
     game: Option<PingPong>,
-    /// Nanoseconds per switch without the switch program.
-    bare: Vec<f64>,
+    /// Switches without the switch program.
+    bare: Vec<Batch>,
     spent: Duration,
 }
 
@@ -65,7 +71,7 @@ impl Calibration {
         self.spent += begin.elapsed();
     }
 
-    fn play(&mut self) -> Vec<f64> {
+    fn play(&mut self) -> Vec<Batch> {
         self.game
             .as_mut()
             .and_then(|game| game.play(PLAY).ok())
@@ -107,7 +113,9 @@ fn sample(session: &mut Session, cpu: u32, opener: &dyn Opener) -> anyhow::Resul
     };
     let hz = CALIBRATION_HZ.min(perf::max_sample_rate().unwrap_or(CALIBRATION_HZ));
     let turn_ns = turn();
-    let bursts = session.try_sampler(cpu, hz, opener, BURSTS, || spin(turn_ns))?;
+    let until = Instant::now() + LONGEST;
+    let limits = (BURSTS, until);
+    let bursts = session.try_sampler(cpu, hz, opener, limits, || spin(turn_ns))?;
     Ok(price_of_samples(&bursts, turn_ns))
 }
 
@@ -181,22 +189,36 @@ fn of_one_sample(gaps: &[Gap], times: &[u64], turn_ns: u64) -> Vec<f64> {
         .collect()
 }
 
-/// The price of a tracepoint's call: nanoseconds per switch with it, less those
-/// without.
-fn between(bare: &[f64], attached: &[f64]) -> Option<Price> {
-    let quartile = |batches: &[f64]| quantile(&mut batches.to_vec(), 0.25);
-    let (before, after) = (quartile(bare)?, quartile(attached)?);
-    // The machine's pace changes too: as much between the two as within each.
-    let drift = |batches: &[f64]| {
+/// The price of a tracepoint's call: how much longer a switch takes with it.
+/// Switches are compared by how many rounds of the yardstick they take, as the
+/// machine's pace may have changed in between.
+fn between(bare: &[Batch], attached: &[Batch]) -> Option<Price> {
+    let fast = |batches: &[Batch], part: fn(&Batch) -> f64| {
+        let mut parts: Vec<f64> = batches.iter().map(part).collect();
+        quantile(&mut parts, UNDISTURBED)
+    };
+    let rounds = |batches: &[Batch]| {
+        let switch = fast(batches, |batch| batch.switch_ns)?;
+        let round_ns = fast(batches, |batch| batch.yardstick_ns)?.at;
+        Some(Quantile {
+            at: switch.at / round_ns,
+            low: switch.low / round_ns,
+            high: switch.high / round_ns,
+        })
+    };
+    let (before, after) = (rounds(bare)?, rounds(attached)?);
+    // What moves within each of the two has moved between them as well.
+    let drift = |batches: &[Batch]| {
         let (first, second) = batches.split_at(batches.len() / 2);
-        Some((quartile(first)?.at - quartile(second)?.at).abs())
+        Some((rounds(first)?.at - rounds(second)?.at).abs())
     };
     let drift = drift(bare)?.max(drift(attached)?);
+    let round_ns = fast(attached, |batch| batch.yardstick_ns)?.at;
     let price = after.at - before.at;
     Price::measured(
-        price,
-        (after.low - before.high).min(price - drift),
-        (after.high - before.low).max(price + drift),
+        price * round_ns,
+        (after.low - before.high).min(price - drift) * round_ns,
+        (after.high - before.low).max(price + drift) * round_ns,
     )
 }
 
@@ -278,32 +300,44 @@ mod tests {
         assert_eq!(price_of_samples(&silent, 20), None);
     }
 
-    fn batches(ns: f64, noise: f64) -> Vec<f64> {
-        // A third of the batches is disturbed by something else.
+    /// Batches of switches that take `ns` at a pace of 1, where a round of the
+    /// yardstick takes 400 ns; every third is disturbed by something else, now
+    /// in the one part and now in the other.
+    fn batches(ns: f64, noise: f64, pace: f64) -> Vec<Batch> {
         (0..200)
             .map(|index| {
-                let disturbed = if index % 3 == 0 { 50_000.0 } else { 0.0 };
-                ns + noise * f64::from(index * 7 % 11) / 11.0 + disturbed
+                let disturbed = |phase: i32| if index % 6 == phase { 50_000.0 } else { 0.0 };
+                let noise = noise * f64::from(index * 7 % 11 - 5) / 11.0;
+                Batch {
+                    switch_ns: (ns + noise) * pace + disturbed(0),
+                    yardstick_ns: 400.0 * pace + disturbed(3),
+                }
             })
             .collect()
     }
 
     #[test]
-    fn a_call_costs_the_difference_between_the_undisturbed_batches() {
-        let price = between(&batches(1_500.0, 40.0), &batches(1_560.0, 40.0)).unwrap();
-        assert!((price.ns - 60.0).abs() < 10.0, "{price:?}");
-        assert!(price.low < 60.0 && price.high > 60.0 && price.low > 0.0);
-        assert!(!price.is_bound);
+    fn a_call_costs_the_difference_at_whatever_pace() {
+        for pace in [1.0, 1.7, 0.6] {
+            let bare = batches(1_500.0, 40.0, 1.0);
+            let price = between(&bare, &batches(1_560.0, 40.0, pace)).unwrap();
+            assert!((price.low..=price.high).contains(&price.ns), "{price:?}");
+            // The price is given at the pace of the second.
+            assert!((price.ns / pace - 60.0).abs() < 10.0, "{price:?}");
+            assert!(!price.is_bound);
+        }
     }
 
     #[test]
     fn a_call_that_noise_exceeds_is_given_as_a_bound() {
-        let price = between(&batches(1_500.0, 2_000.0), &batches(1_510.0, 2_000.0)).unwrap();
+        let bare = batches(1_500.0, 2_000.0, 1.0);
+        let price = between(&bare, &batches(1_510.0, 2_000.0, 1.0)).unwrap();
         assert!(price.is_bound);
         assert_eq!(price.ns, price.high);
-        // A machine that got faster by more than the noise says nothing.
-        assert_eq!(between(&batches(1_500.0, 4.0), &batches(900.0, 4.0)), None);
-        assert_eq!(between(&[], &batches(900.0, 4.0)), None);
+        // Switches that got faster by more than the noise say nothing.
+        let faster = batches(900.0, 4.0, 1.0);
+        assert_eq!(between(&batches(1_500.0, 4.0, 1.0), &faster), None);
+        assert_eq!(between(&[], &faster), None);
     }
 
     #[test]
@@ -319,12 +353,9 @@ mod tests {
         let mut calibration = Calibration::begin(&[0, 1, 2, 3]);
         assert!(calibration.cpu.is_some());
         calibration.before_switch();
-        assert!(
-            calibration
-                .bare
-                .iter()
-                .all(|ns| *ns > 0.0 && ns.is_finite())
-        );
+        assert!(calibration.bare.iter().all(|batch| {
+            batch.switch_ns > 0.0 && batch.switch_ns.is_finite() && batch.yardstick_ns > 0.0
+        }));
         let turn_ns = turn();
         let begin = monotonic_ns();
         for (from, to) in spin(turn_ns) {

@@ -1,6 +1,7 @@
 //! The sampler on trial: what calibration asks of it before a run.
 
 use std::os::fd::AsFd as _;
+use std::time::Instant;
 
 use anyhow::Context as _;
 use aya::maps::PerCpuValues;
@@ -24,9 +25,10 @@ pub struct Burst {
 }
 
 impl Session {
-    /// Runs the sampler's program `bursts` times on `cpu`, from an event of its
-    /// own with `hz` samples a second, while `spin` is at work. The caller is on
-    /// that CPU. Before the run only: counters and records are wiped.
+    /// Runs the sampler's program on `cpu` in some bursts, but begins none after
+    /// a time, from an event of its own with `hz` samples a second, while `spin`
+    /// is at work. The caller is on that CPU. Before the run only: counters and
+    /// records are wiped.
     ///
     /// # Errors
     ///
@@ -36,13 +38,14 @@ impl Session {
         cpu: u32,
         hz: u64,
         opener: &dyn Opener,
-        bursts: usize,
+        (bursts, until): (usize, Instant),
         mut spin: impl FnMut() -> T,
     ) -> anyhow::Result<Vec<(Burst, T)>> {
         let fd = opener.open(self.event(), cpu, hz)?;
         let sampler = Sampler::attach(fd, sampler_program(&mut self.ebpf)?.fd()?.as_fd())?;
         self.wipe(Some(cpu))?;
         let result = (0..bursts)
+            .take_while(|_| Instant::now() < until)
             .map(|_| self.burst(cpu, &sampler, &mut spin))
             .collect();
         drop(sampler);

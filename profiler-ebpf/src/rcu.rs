@@ -35,10 +35,10 @@ const TASK_NOLOAD: u64 = 0x400;
 /// wait_for_completion or mutex_lock.
 const FRAMES_SEARCHED: usize = 16;
 
-/// A call begins.
+/// A call begins. One that began before the run is not the run's.
 #[inline(always)]
 pub(crate) fn on_enter(ctx: *mut c_void) {
-    if let Some(state) = cpu::any_state() {
+    if let Some(state) = cpu::watched_state() {
         begin(ctx, state, bpf_get_current_pid_tgid(), 0);
     }
 }

@@ -20,7 +20,7 @@ use crate::kernel::CpuList;
 use crate::model::{self, AnalyseOptions};
 use crate::output;
 use crate::probes::target::{self, Family, Scope};
-use crate::probes::{ProbeStatus, Request, Session, Settings, idle_text, perf};
+use crate::probes::{ProbeStatus, ProgramInfo, Request, Session, Settings, idle_text, perf};
 use crate::recording::{Header, MemorySink, Recording, Sampling, Sink, Target, Writer};
 use crate::report::{json, text};
 
@@ -334,29 +334,34 @@ fn attach(
 }
 
 /// Attaches what a run with default arguments would, and detaches it: the rows
-/// of the status table.
+/// of the status table, and what was loaded.
 ///
 /// # Errors
 ///
 /// When there would be no sampler.
-pub(super) fn rehearse(host: &Host) -> anyhow::Result<Vec<ProbeStatus>> {
+pub(super) fn rehearse(host: &Host) -> anyhow::Result<(Vec<ProbeStatus>, Vec<ProgramInfo>)> {
     let args = MeasureArgs::default();
     let cpus = chosen_cpus(None, host)?;
     let session = attach(&args, 0, host, Scope::tasks()?, &cpus)?;
-    Ok(session.status().to_vec())
+    Ok((session.status().to_vec(), session.programs()))
 }
 
 fn check_frequency(hz: u64) -> anyhow::Result<()> {
     let max = perf::max_sample_rate().unwrap_or(100_000);
     if hz == 0 {
-        return Err(hinted("-F 0: nothing would be sampled", ["the default is -F 997"]));
+        return Err(hinted(
+            "-F 0: nothing would be sampled",
+            ["the default is -F 997"],
+        ));
     }
     if hz > max {
         return Err(hinted(
             format!("-F {hz}: this kernel allows at most {max} samples a second"),
             [
                 format!("kernel.perf_event_max_sample_rate is {max}"),
-                format!("sysctl kernel.perf_event_max_sample_rate={hz} raises it; each sample costs some microseconds"),
+                format!(
+                    "sysctl kernel.perf_event_max_sample_rate={hz} raises it; each sample costs some microseconds"
+                ),
             ],
         ));
     }
@@ -377,7 +382,10 @@ fn chosen_cpus(chosen: Option<&CpuList>, host: &Host) -> anyhow::Result<Vec<u32>
         ));
     }
     if chosen.is_empty() {
-        return Err(hinted("-C: no CPU is chosen", [format!("online are {online}")]));
+        return Err(hinted(
+            "-C: no CPU is chosen",
+            [format!("online are {online}")],
+        ));
     }
     Ok(chosen.iter().collect())
 }

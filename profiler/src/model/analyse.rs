@@ -63,7 +63,7 @@ pub fn analyse_with(
     } else if !recording.complete {
         warnings.push("The recording is marked incomplete: its end was not written.".to_owned());
     }
-    warnings.extend(knowledge.contradictions());
+    warnings.extend(knowledge.contradictions().map(str::to_owned));
 
     Report {
         schema: SCHEMA.to_owned(),

@@ -17,4 +17,4 @@ pub use memory::Memory;
 pub use object::{Maps, Plain, Settings};
 pub use offsets::Offsets;
 pub use session::{Request, Session, idle_text};
-pub use status::ProbeStatus;
+pub use status::{ProbeStatus, ProgramInfo};

@@ -15,7 +15,7 @@ use super::object::{self, Maps, Plain, Settings};
 use super::offsets::Offsets;
 use super::perf::{self, Event, Opener, Sampler};
 use super::target::Family;
-use super::{ProbeStatus, privileges};
+use super::{ProbeStatus, ProgramInfo, privileges};
 use crate::error::hinted;
 use crate::kernel::{Kallsyms, Section};
 
@@ -158,6 +158,26 @@ impl Session {
             }
         }
         Some(total)
+    }
+
+    /// The programs that are loaded, by name.
+    pub fn programs(&self) -> Vec<ProgramInfo> {
+        let mut programs: Vec<ProgramInfo> = self
+            .ebpf
+            .programs()
+            // The others were not needed, and are not loaded.
+            .filter(|(_, program)| program.fd().is_ok())
+            .filter_map(|(name, program)| {
+                let info = program.info().ok()?;
+                Some(ProgramInfo {
+                    name: name.to_owned(),
+                    verified_instructions: info.verified_instruction_count(),
+                    jited_bytes: info.size_jitted(),
+                })
+            })
+            .collect();
+        programs.sort_by(|a, b| a.name.cmp(&b.name));
+        programs
     }
 
     /// Makes tasks the target: `family` by thread id, or in a PID namespace of

@@ -16,3 +16,15 @@ pub struct ProbeStatus {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub fix: String,
 }
+
+/// A program that was loaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgramInfo {
+    /// Its name in the BPF object.
+    pub name: String,
+    /// Instructions the verifier looked at; absent before 5.16.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verified_instructions: Option<u32>,
+    /// Bytes of machine code.
+    pub jited_bytes: u32,
+}

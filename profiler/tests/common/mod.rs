@@ -1,6 +1,11 @@
 //! Recordings built by hand, the same on every run.
 #![allow(dead_code, reason = "not every test uses every part")]
-#![allow(missing_docs, unreachable_pub, reason = "test code")]
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "test code"
+)]
 
 use std::collections::{BTreeMap, HashMap};
 

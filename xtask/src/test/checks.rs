@@ -2,9 +2,11 @@
 //!
 //! A check is a piece of shell that runs in the guest and a function that judges
 //! what it printed. All checks of a kernel run in one boot, in the order of
-//! [`CHECKS`]. Durations are never judged: guests share a machine with other work.
+//! [`all`]. Durations are never judged: guests share a machine with other work.
 
 use anyhow::{Result, ensure};
+
+use super::product::PRODUCT;
 
 /// The kernel under test, and what is expected of it.
 #[derive(Debug, Clone)]
@@ -13,9 +15,9 @@ pub struct Subject {
     pub name: String,
     /// What `uname -r` begins with.
     pub release: String,
-    /// The preemption models it offers at run time, sorted; none if unknown,
-    /// empty if the model is fixed.
-    pub models: Option<Vec<String>>,
+    /// The preemption models it offers at run time, sorted; empty if the model is
+    /// fixed.
+    pub models: Vec<String>,
     /// The model asked for by `preempt=` at boot.
     pub booted_model: Option<String>,
 }
@@ -45,7 +47,12 @@ pub struct Check {
 const MODEL_FILE: &str = "/sys/kernel/debug/sched/preempt";
 
 /// All checks, in the order in which they run.
-pub const CHECKS: &[Check] = &[
+pub(super) fn all() -> impl Iterator<Item = &'static Check> {
+    CHECKS.iter().chain(PRODUCT).chain(LAST)
+}
+
+/// What preemptprof depends on.
+const CHECKS: &[Check] = &[
     Check {
         name: "release",
         skip: |_| None,
@@ -74,18 +81,13 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         name: "models",
-        skip: |subject| {
-            subject
-                .models
-                .is_none()
-                .then(|| "the table names no models for this kernel".to_owned())
-        },
+        skip: |_| None,
         script: |_| format!("[ ! -e {MODEL_FILE} ] || cat {MODEL_FILE}"),
         verify: |subject, section| {
             succeeded(section)?;
             let (models, active) = parse_models(&section.output);
             ensure!(
-                Some(&models) == subject.models.as_ref(),
+                models == subject.models,
                 "offers {models:?}, and the table says {:?}",
                 subject.models
             );
@@ -100,13 +102,12 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         name: "switch-model",
-        skip: |subject| match subject.models.as_deref() {
-            None | Some([]) => Some("the model is fixed on this kernel".to_owned()),
-            Some(_) => None,
-        },
+        skip: |_| None,
+        // A fixed model has no file; then nothing is printed.
         script: |_| {
             format!(
-                "old=$(sed 's/.*(\\(.*\\)).*/\\1/' {MODEL_FILE})\n\
+                "[ -e {MODEL_FILE} ] || exit 0\n\
+                 old=$(sed 's/.*(\\(.*\\)).*/\\1/' {MODEL_FILE})\n\
                  for model in $(tr -d '()' <{MODEL_FILE}); do\n\
                  echo $model >{MODEL_FILE} || exit 1\n\
                  echo \"$model: $(cat {MODEL_FILE})\"\n\
@@ -129,10 +130,7 @@ pub const CHECKS: &[Check] = &[
                 seen.push(model.to_owned());
             }
             seen.sort();
-            ensure!(
-                Some(&seen) == subject.models.as_ref(),
-                "switched to {seen:?} only"
-            );
+            ensure!(seen == subject.models, "switched to {seen:?} only");
             Ok(())
         },
     },
@@ -150,28 +148,29 @@ pub const CHECKS: &[Check] = &[
             Ok(())
         },
     },
-    // The last: what all the others may have left behind.
-    Check {
-        name: "nothing-left",
-        skip: |_| None,
-        script: |_| {
-            "cat /sys/kernel/tracing/kprobe_events /sys/kernel/tracing/uprobe_events \
+];
+
+/// What all the others may have left behind.
+const LAST: &[Check] = &[Check {
+    name: "nothing-left",
+    skip: |_| None,
+    script: |_| {
+        "cat /sys/kernel/tracing/kprobe_events /sys/kernel/tracing/uprobe_events \
              /sys/kernel/tracing/enabled_functions 2>/dev/null\n\
              cat /proc/[0-9]*/fdinfo/* 2>/dev/null | grep -E '^(prog|link|map)_type'\n\
              true"
-                .to_owned()
-        },
-        verify: |_, section| {
-            succeeded(section)?;
-            ensure!(
-                section.output.trim().is_empty(),
-                "still attached or loaded: {}",
-                section.output.trim()
-            );
-            Ok(())
-        },
+            .to_owned()
     },
-];
+    verify: |_, section| {
+        succeeded(section)?;
+        ensure!(
+            section.output.trim().is_empty(),
+            "still attached or loaded: {}",
+            section.output.trim()
+        );
+        Ok(())
+    },
+}];
 
 /// Fails unless the script's status is 0.
 ///
@@ -221,13 +220,13 @@ mod tests {
         Subject {
             name: "6.1".to_owned(),
             release: "6.1.".to_owned(),
-            models: Some(["full", "none", "voluntary"].map(str::to_owned).to_vec()),
+            models: ["full", "none", "voluntary"].map(str::to_owned).to_vec(),
             booted_model: None,
         }
     }
 
     fn verify(name: &str, subject: &Subject, section: &Section) -> Result<()> {
-        let check = CHECKS.iter().find(|check| check.name == name).unwrap();
+        let check = all().find(|check| check.name == name).unwrap();
         (check.verify)(subject, section)
     }
 
@@ -250,7 +249,7 @@ mod tests {
             assert!(verify(name, &subject, &section(0, bad)).is_err(), "{name}");
             assert!(verify(name, &subject, &section(1, good)).is_err(), "{name}");
         }
-        assert_eq!(CHECKS.len(), 6, "a check without its test");
+        assert_eq!(CHECKS.len() + LAST.len(), 6, "a check without its test");
     }
 
     #[test]
@@ -264,14 +263,11 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_model_cannot_be_switched() {
+    fn a_fixed_model_is_expected_or_not() {
         let mut subject = subject();
-        let check = CHECKS
-            .iter()
-            .find(|check| check.name == "switch-model")
-            .unwrap();
-        assert_eq!((check.skip)(&subject), None);
-        subject.models = Some(Vec::new());
-        assert!((check.skip)(&subject).is_some());
+        assert!(verify("switch-model", &subject, &section(0, "")).is_err());
+        subject.models.clear();
+        verify("switch-model", &subject, &section(0, "")).unwrap();
+        verify("models", &subject, &section(0, "")).unwrap();
     }
 }

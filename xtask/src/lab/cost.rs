@@ -1,14 +1,17 @@
 //! What profiling costs: guest instructions between the marks of a workload
 //! that is profiled, against those of bare runs beside it.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use super::guest::{Done, Guest, Step};
 use super::measure::Plan;
-use super::oracle::Tools;
+use super::oracle::{Tools, Window};
 use super::stats::{self, Estimate};
-use super::text::{self, count_interval, percent_interval};
+use super::text::{self, count_interval, percent, percent_interval};
+use super::truth::source_name;
 use super::workloads::Workload;
 use crate::kernels::Kernel;
 
@@ -32,7 +35,22 @@ pub(crate) struct Cost {
     preemptprof: Estimate,
     /// What `perf record -F 997 -a -g` adds.
     perf: Estimate,
+    /// Where that goes, as fractions of a bare run: user space, kernel code
+    /// without a symbol (BPF programs and trampolines), and the functions that
+    /// grew most.
+    parts: Vec<Part>,
 }
+
+/// What one place of execution adds.
+#[derive(Clone, Debug, Serialize)]
+struct Part {
+    place: String,
+    preemptprof: f64,
+    perf: f64,
+}
+
+/// How many functions are listed.
+const FUNCTIONS: usize = 15;
 
 /// The kinds of runs in one round, in the order of even rounds.
 const KINDS: [&str; 3] = ["bare", "preemptprof", "perf"];
@@ -44,7 +62,7 @@ const KINDS: [&str; 3] = ["bare", "preemptprof", "perf"];
 ///
 /// When a guest fails.
 pub(crate) fn run(kernel: &Kernel, tools: &Tools, workload: Workload, plan: Plan) -> Result<Cost> {
-    let mut rounds: Vec<[f64; 3]> = Vec::new();
+    let mut rounds: Vec<[Window; 3]> = Vec::new();
     for (boot, count) in plan.runs_of_boots().into_iter().enumerate() {
         eprintln!(
             "{}: boot {}, {count} rounds of {}",
@@ -65,8 +83,9 @@ pub(crate) fn run(kernel: &Kernel, tools: &Tools, workload: Workload, plan: Plan
             .flat_map(|(round, order)| order.map(|kind| step(workload, kind, round)))
             .collect();
         let done = guest.run(&steps)?;
-        for (order, done) in orders.iter().zip(done.chunks(KINDS.len())) {
-            rounds.push(round(order, done)?);
+        let mut done = done.into_iter();
+        for order in &orders {
+            rounds.push(round(order, done.by_ref().take(KINDS.len()).collect())?);
         }
     }
     summary(kernel, workload, &rounds).context("no round was made")
@@ -99,31 +118,73 @@ fn step(workload: Workload, kind: usize, round: usize) -> Step {
     }
 }
 
-fn round(order: &[usize; 3], done: &[Done]) -> Result<[f64; 3]> {
-    let mut instructions = [0.0; 3];
+/// The windows of one round by kind.
+fn round(order: &[usize; 3], done: Vec<Done>) -> Result<[Window; 3]> {
+    let mut windows: [Window; 3] = Default::default();
     for (kind, done) in order.iter().zip(done) {
-        let window = done.window.as_ref().context("a run without a window")?;
-        instructions[*kind] = window.instructions.total as f64;
+        windows[*kind] = done.window.context("a run without a window")?;
     }
-    Ok(instructions)
+    Ok(windows)
 }
 
-fn summary(kernel: &Kernel, workload: Workload, rounds: &[[f64; 3]]) -> Option<Cost> {
-    let bare: Vec<f64> = rounds.iter().map(|round| round[0]).collect();
+fn summary(kernel: &Kernel, workload: Workload, rounds: &[[Window; 3]]) -> Option<Cost> {
+    let total = |window: &Window| window.instructions.total as f64;
+    let bare: Vec<f64> = rounds.iter().map(|round| total(&round[0])).collect();
     let added = |kind: usize| {
-        let pairs: Vec<(f64, f64)> = rounds.iter().map(|round| (round[0], round[kind])).collect();
+        let pairs: Vec<(f64, f64)> = rounds
+            .iter()
+            .map(|round| (total(&round[0]), total(&round[kind])))
+            .collect();
         stats::added_fraction(&pairs)
     };
+    let bare = stats::mean_interval(&bare)?;
     Some(Cost {
         schema: SCHEMA,
         kernel: kernel.name.clone(),
         workload: workload.name.to_owned(),
         pairs: rounds.len(),
-        bare: stats::mean_interval(&bare)?,
+        bare,
         preemptprof: added(1)?,
         perf: added(2)?,
+        parts: parts(rounds, bare.value),
     })
 }
+
+/// Adds up where the instructions of each kind lie, and compares with the bare
+/// runs.
+fn parts(rounds: &[[Window; 3]], bare: f64) -> Vec<Part> {
+    let mut places: BTreeMap<&str, [f64; 3]> = BTreeMap::new();
+    for (kind, window) in rounds.iter().flat_map(|round| round.iter().enumerate()) {
+        let fixed = [
+            (USER, window.instructions.user),
+            (UNNAMED, window.instructions.kernel_unnamed),
+        ];
+        let functions = window
+            .functions
+            .iter()
+            .map(|f| (source_name(&f.symbol), f.instructions));
+        for (place, instructions) in fixed.into_iter().chain(functions) {
+            places.entry(place).or_default()[kind] += instructions as f64;
+        }
+    }
+    let whole = bare * rounds.len() as f64;
+    let part = |(place, by_kind): (&str, [f64; 3])| Part {
+        place: place.to_owned(),
+        preemptprof: (by_kind[1] - by_kind[0]) / whole,
+        perf: (by_kind[2] - by_kind[0]) / whole,
+    };
+    let (fixed, mut functions): (Vec<Part>, Vec<Part>) = places
+        .into_iter()
+        .map(part)
+        .partition(|part| [USER, UNNAMED].contains(&part.place.as_str()));
+    functions.sort_by(|a, b| b.preemptprof.total_cmp(&a.preemptprof));
+    functions.truncate(FUNCTIONS);
+    fixed.into_iter().chain(functions).collect()
+}
+
+/// Places that are no function of the kernel.
+const USER: &str = "(user space)";
+const UNNAMED: &str = "(BPF and trampolines)";
 
 /// The costs as text.
 pub(crate) fn text(costs: &[Cost]) -> String {
@@ -148,12 +209,24 @@ pub(crate) fn text(costs: &[Cost]) -> String {
             percent_interval(cost.perf),
         ]);
     }
-    format!("{}\n", text::lines(&table))
+    let mut out = format!("{}\n", text::lines(&table));
+    for cost in costs {
+        let mut table = text::table(&["where it goes", "preemptprof", "perf"], 1);
+        for part in &cost.parts {
+            table.add_row([
+                part.place.clone(),
+                percent(part.preemptprof),
+                percent(part.perf),
+            ]);
+        }
+        out.push_str(&format!("\n{}\n{}\n", cost.workload, text::lines(&table)));
+    }
+    out
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::oracle::Window;
+    use super::super::oracle::document::Function;
     use super::*;
 
     #[test]
@@ -165,28 +238,41 @@ mod tests {
         }
     }
 
+    /// A window of which a tenth is user space and the rest one function.
+    fn window(total: u64) -> Window {
+        let mut window = Window::default();
+        window.instructions.total = total;
+        window.instructions.user = total / 10;
+        window.functions.push(Function {
+            symbol: "f.isra.0".to_owned(),
+            instructions: total - total / 10,
+            ..Function::default()
+        });
+        window
+    }
+
     #[test]
     fn rounds_are_sorted_by_kind_and_compared_in_pairs() {
-        let done = |total: u64| {
-            let mut window = Window::default();
-            window.instructions.total = total;
-            Done {
-                stdout: String::new(),
-                guest_ns: Some(total),
-                window: Some(window),
-                file: None,
-            }
+        let done = |total: u64| Done {
+            stdout: String::new(),
+            guest_ns: Some(total),
+            window: Some(window(total)),
+            file: None,
         };
         // The second round is perf, bare, preemptprof.
         let rounds = [
-            round(&[0, 1, 2], &[done(100), done(101), done(103)]).unwrap(),
-            round(&[2, 0, 1], &[done(206), done(200), done(202)]).unwrap(),
+            round(&[0, 1, 2], vec![done(1000), done(1010), done(1030)]).unwrap(),
+            round(&[2, 0, 1], vec![done(2060), done(2000), done(2020)]).unwrap(),
         ];
         let kernel = Kernel::from_image("k", "/k.bzImage");
         let cost = summary(&kernel, super::super::workloads::ALL[0], &rounds).unwrap();
         assert!((cost.preemptprof.value - 0.01).abs() < 1e-9);
         assert!((cost.perf.value - 0.03).abs() < 1e-9);
-        assert!((cost.bare.value - 150.0).abs() < 1e-9);
+        assert!((cost.bare.value - 1500.0).abs() < 1e-9);
+        let part = |place: &str| cost.parts.iter().find(|part| part.place == place).unwrap();
+        assert!((part(USER).preemptprof - 0.001).abs() < 1e-9);
+        assert!((part("f").perf - 0.027).abs() < 1e-9);
+        assert!(part(UNNAMED).perf.abs() < 1e-9);
         assert!(summary(&kernel, super::super::workloads::ALL[0], &[]).is_none());
     }
 }

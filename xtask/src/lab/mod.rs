@@ -355,7 +355,6 @@ pub fn small_score() -> Result<Option<()>> {
         without: None,
     };
     let Ok(pair) = arguments.find(&table) else {
-        println!("{SKIPPED}");
         return Ok(None);
     };
     let workloads = [workloads::named("messaging")?, workloads::named("pipe")?];

@@ -86,7 +86,7 @@ fn artifact(messages: &str, kind: &str) -> Option<PathBuf> {
                     .is_some_and(|kinds| kinds.iter().any(|k| k == kind))
         })
         .filter_map(|message| message["filenames"][0].as_str().map(PathBuf::from))
-        .last()
+        .next_back()
 }
 
 fn check_qemu() -> Result<()> {

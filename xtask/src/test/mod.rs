@@ -11,7 +11,7 @@ use anyhow::Result;
 pub use checks::{Check, Section, Subject};
 pub use tally::Tally;
 
-use crate::setup;
+use crate::{lab, setup};
 
 /// What of it all is to run.
 #[derive(Debug, Clone, Default)]
@@ -51,6 +51,23 @@ pub fn test(selection: &Selection) -> Result<Tally> {
         tally.skipped("vm", "--no-vm");
     } else {
         matrix::run(selection, &mut tally)?;
+        score(selection, &mut tally);
     }
     Ok(tally)
+}
+
+/// The lab's small score. CI never builds kernels for it.
+fn score(selection: &Selection, tally: &mut Tally) {
+    let name = "lab score";
+    if !selection.takes(name) {
+        return;
+    }
+    match lab::small_score() {
+        Ok(Some(())) => tally.ok(name),
+        Ok(None) => {
+            println!("skipped: no lab kernels");
+            tally.skipped(name, "no lab kernels");
+        }
+        Err(error) => tally.failed_with(name, &error),
+    }
 }

@@ -2,8 +2,8 @@
 //! `preemptprof.bpf.o` and `preemptprof-log.bpf.o`.
 //!
 //! A cargo of our own does it, as the BPF target may need another compiler than
-//! the host; see `build/toolchain.rs`. Its target folder lies in `OUT_DIR`, since
-//! the outer cargo holds the lock of its own.
+//! the host; see `build/toolchain.rs`. It has a target folder of its own, since
+//! the outer cargo holds the lock of the usual one.
 
 #[path = "build/toolchain.rs"]
 mod toolchain;
@@ -77,7 +77,7 @@ fn build() -> Result<(), Box<dyn Error>> {
     let out_dir = PathBuf::from(required("OUT_DIR")?);
     let mut shown = String::new();
     for (object, features) in OBJECTS {
-        let (built, messages) = compile(&toolchain, &linker, root, &out_dir, target, features)?;
+        let (built, messages) = compile(&toolchain, &linker, root, target, features)?;
         replace_if_different(&built, &out_dir.join(object))?;
         // Warnings of the BPF programs would be lost with a build script's
         // output. Both objects mostly have the same ones.
@@ -91,16 +91,23 @@ fn build() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// The inner cargo's target folder: one for all profiles of the outer cargo, as
+/// the object does not depend on them.
+fn bpf_target_dir(root: &Path) -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| root.join("target"), PathBuf::from)
+        .join("bpf")
+}
+
 /// Runs the inner cargo and returns the path of what it linked, and what it said.
 fn compile(
     toolchain: &Toolchain,
     linker: &Path,
     root: &Path,
-    out_dir: &Path,
     target: &str,
     features: &str,
 ) -> Result<(PathBuf, String), Box<dyn Error>> {
-    let target_dir = out_dir.join("bpf");
+    let target_dir = bpf_target_dir(root);
     let mut command = toolchain.cargo_build(&required("CARGO")?);
     isolate(&mut command);
     command

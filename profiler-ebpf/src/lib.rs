@@ -21,6 +21,9 @@ pub const COMM_LEN: usize = 16;
 /// Bytes that one run of the program `peek` reads.
 pub const PEEK_BYTES: usize = 16;
 
+/// Clock readings that one run of the program `clock` times.
+pub const CLOCK_READINGS: u32 = 64;
+
 /// Tags in [`RecordHeader::kind`].
 pub mod kind {
     /// A [`SampleRecord`](crate::SampleRecord) with its frames.
@@ -45,6 +48,14 @@ pub mod flags {
     pub const USER_TRUNCATED: u32 = 1 << 3;
     /// The record is of the off-CPU leg: one block, not one call.
     pub const OFF_CPU: u32 = 1 << 4;
+}
+
+/// Bits of [`CpuState::watched`].
+pub mod watch {
+    /// The sampler runs.
+    pub const SAMPLES: u64 = 1 << 0;
+    /// Switches are counted.
+    pub const SWITCHES: u64 = 1 << 1;
 }
 
 /// Values of the global `TARGET_MODE`.
@@ -164,7 +175,7 @@ pub struct CpuState {
     pub counters: Counters,
     /// When the next epoch record is due, CLOCK_MONOTONIC nanoseconds.
     pub next_epoch_ns: u64,
-    /// Not 0 when this CPU is watched (`-C`).
+    /// Bits of [`watch`]; 0 when this CPU is not watched (`-C`).
     pub watched: u64,
 }
 

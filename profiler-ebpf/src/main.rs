@@ -11,6 +11,12 @@
 )]
 
 #[cfg(target_arch = "bpf")]
+#[macro_use]
+mod log;
+
+#[cfg(target_arch = "bpf")]
+mod clock;
+#[cfg(target_arch = "bpf")]
 mod cpu;
 #[cfg(target_arch = "bpf")]
 mod globals;
@@ -39,7 +45,7 @@ mod stubs {
         },
     };
 
-    use crate::{globals, peek, rcu, sample, switch, task};
+    use crate::{clock, globals, peek, rcu, sample, switch, task};
 
     /// Samples: one run per CPU and period. Minimum kernel 5.8 (ring buffer).
     #[perf_event]
@@ -129,6 +135,14 @@ mod stubs {
     #[raw_tracepoint]
     fn peek(ctx: RawTracePointContext) -> i32 {
         peek::on_peek(ctx.arg(0))
+    }
+
+    /// Not attached to anything: run by `BPF_PROG_TEST_RUN`, says how many
+    /// nanoseconds `CLOCK_READINGS` readings of the clock take. Minimum kernel
+    /// 5.10.
+    #[raw_tracepoint]
+    fn clock(_ctx: RawTracePointContext) -> i32 {
+        clock::on_clock()
     }
 
     /// Not attached to anything: run by `BPF_PROG_TEST_RUN`, says which process

@@ -35,10 +35,10 @@ const TASK_NOLOAD: u64 = 0x400;
 /// wait_for_completion or mutex_lock.
 const FRAMES_SEARCHED: usize = 16;
 
-/// A call begins.
+/// A call begins. One that began before the run is not the run's.
 #[inline(always)]
 pub(crate) fn on_enter(ctx: *mut c_void) {
-    if let Some(state) = cpu::any_state() {
+    if let Some(state) = cpu::watched_state() {
         begin(ctx, state, bpf_get_current_pid_tgid(), 0);
     }
 }
@@ -77,6 +77,7 @@ fn begin(ctx: *mut c_void, state: &mut CpuState, pid_tgid: u64, off_cpu: u32) ->
     call.flags = target | off_cpu;
     call.comm = bpf_get_current_comm().unwrap_or_default();
     call.stack_bytes = stack(ctx, &mut call.frames);
+    log!("rcu_barrier: task {} begins to wait", pid);
     true
 }
 
@@ -100,6 +101,7 @@ fn finish(state: &mut CpuState, pid: u32) -> bool {
     call.header = cpu::header(kind::RCU, cpu::now());
     cpu::send(state, call.as_bytes());
     let _ = RCU_CALLS.remove(pid);
+    log!("rcu_barrier: task {} has waited", pid);
     true
 }
 

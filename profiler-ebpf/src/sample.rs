@@ -10,7 +10,7 @@ use aya_ebpf::{
     maps::PerCpuArray,
     programs::PerfEventContext,
 };
-use profiler_ebpf::{CpuState, STACK_BYTES, SampleRecord, flags, kind, loss};
+use profiler_ebpf::{CpuState, STACK_BYTES, SampleRecord, flags, kind, loss, watch};
 
 use crate::{cpu, globals, task};
 
@@ -45,7 +45,7 @@ fn instruction_pointer(ctx: &PerfEventContext) -> u64 {
 /// Takes one sample.
 #[inline(always)]
 pub(crate) fn on_sample(ctx: &PerfEventContext) {
-    let Some(state) = cpu::watched_state() else {
+    let Some(state) = cpu::watched_state(watch::SAMPLES) else {
         return;
     };
     let begin = cpu::now();

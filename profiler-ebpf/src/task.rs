@@ -116,8 +116,10 @@ pub(crate) fn on_fork(child: Option<u32>) {
         return;
     };
     let begin = cpu::now();
-    if entry(bpf_get_current_pid_tgid(), state).is_some() {
+    let parent = bpf_get_current_pid_tgid();
+    if entry(parent, state).is_some() {
         insert(child, state);
+        log!("task {} is of the target, as {} is", child, parent as u32);
     } else {
         // The id of a task whose end was missed may come back for a stranger.
         let _ = TASKS.remove(child);
@@ -142,6 +144,7 @@ pub(crate) fn on_free(pid: Option<u32>, comm: [u8; COMM_LEN]) {
     if let Some(entry) = TASKS.get_ptr(pid) {
         say_goodbye(state, pid, entry, comm);
         let _ = TASKS.remove(pid);
+        log!("task {} of the target is gone", pid);
     }
     account(state, begin);
 }

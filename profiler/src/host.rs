@@ -69,8 +69,13 @@ impl Host {
         let row = |wanted: &str, found: String, why: String, fix: &str| ProbeStatus {
             wanted: wanted.to_owned(),
             leg: found,
-            fix: if why.is_empty() { String::new() } else { fix.to_owned() },
+            fix: if why.is_empty() {
+                String::new()
+            } else {
+                fix.to_owned()
+            },
             why_not_better: why,
+            ..ProbeStatus::default()
         };
         let missing = Capabilities::load(Path::new("/")).map_or_else(
             |error| vec![error.to_string()],
@@ -89,7 +94,12 @@ impl Host {
                 row("privileges", no(), why, "sudo preemptprof ...")
             },
             match &facts.symbols_hidden {
-                None => row("kernel symbols", "/proc/kallsyms".to_owned(), String::new(), ""),
+                None => row(
+                    "kernel symbols",
+                    "/proc/kallsyms".to_owned(),
+                    String::new(),
+                    "",
+                ),
                 Some(why) => row(
                     "kernel symbols",
                     no(),
@@ -98,8 +108,18 @@ impl Host {
                 ),
             },
             match &self.loader_btf {
-                Ok(_) => row("BTF", "/sys/kernel/btf/vmlinux".to_owned(), String::new(), ""),
-                Err(why) => row("BTF", no(), why.clone(), "a kernel with CONFIG_DEBUG_INFO_BTF"),
+                Ok(_) => row(
+                    "BTF",
+                    "/sys/kernel/btf/vmlinux".to_owned(),
+                    String::new(),
+                    "",
+                ),
+                Err(why) => row(
+                    "BTF",
+                    no(),
+                    why.clone(),
+                    "a kernel with CONFIG_DEBUG_INFO_BTF",
+                ),
             },
             match &self.tracefs {
                 Some(path) => row("tracefs", path.display().to_string(), String::new(), ""),
@@ -112,9 +132,19 @@ impl Host {
             },
             if facts.config.is_empty() {
                 let why = "no /proc/config.gz and no file in /boot or /lib/modules".to_owned();
-                row("kernel config", facts.config_source.clone(), why, "install the kernel's config file")
+                row(
+                    "kernel config",
+                    facts.config_source.clone(),
+                    why,
+                    "install the kernel's config file",
+                )
             } else {
-                row("kernel config", facts.config_source.clone(), String::new(), "")
+                row(
+                    "kernel config",
+                    facts.config_source.clone(),
+                    String::new(),
+                    "",
+                )
             },
         ]
     }

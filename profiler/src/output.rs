@@ -294,7 +294,11 @@ fn check_target(target: &Path, force: bool) -> Result<()> {
             ["give the name of a file to write"],
         ));
     }
-    if force { Ok(()) } else { Err(already_exists(target)) }
+    if force {
+        Ok(())
+    } else {
+        Err(already_exists(target))
+    }
 }
 
 fn is_locked(path: &Path) -> bool {

@@ -1,4 +1,5 @@
 //! Folded stacks and flame graphs, against inferno and by their totals.
+#![allow(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 
 mod common;
 
@@ -124,6 +125,41 @@ fn svg_of_hostile_names_is_well_formed() {
             .any(|c| c.is_control() && c != '\n' && c != '\t')
     );
     well_formed(&svg);
+    save("hostile.svg", &svg);
+}
+
+#[test]
+fn a_long_legend_takes_more_rows() {
+    let recording = common::messaging();
+    let knowledge = Knowledge::new(&common::catalog(), &recording.header.kernel);
+    let attribution = Attribution::new(&recording, &knowledge);
+    let mut report = analyse(&recording, &common::catalog(), &AnalyseOptions::default());
+    for index in 0..12 {
+        let mut option = report.options[0].clone();
+        option.option.name = format!("CONFIG_ANOTHER_OPTION_{index}");
+        report.options.push(option);
+    }
+    let mut out = Vec::new();
+    svg::write(&recording, &attribution, &report, By::Time, &mut out).unwrap();
+    let svg = String::from_utf8(out).unwrap();
+    well_formed(&svg);
+    let legend = svg.split_once("<g id=\"legend\">").unwrap().1;
+    let legend = legend.split_once("</g>").unwrap().0;
+    let rows: BTreeSet<&str> = legend
+        .split("<text ")
+        .skip(1)
+        .map(|text| {
+            text.split_once(" y=\"")
+                .unwrap()
+                .1
+                .split_once('"')
+                .unwrap()
+                .0
+        })
+        .collect();
+    assert_eq!(legend.matches("<rect").count(), 3 + 12 + 1);
+    assert!(rows.len() > 2, "{rows:?}");
+    save("legend.svg", &svg);
 }
 
 /// Reads every event to the end; names of start and end tags must match.

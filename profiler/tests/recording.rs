@@ -11,7 +11,6 @@ mod recording_common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use recording_common::{feed, temporary};
 use profiler::error::hints;
 use profiler::recording::{
     Epoch, Frame, Header, Loss, MemorySink, RcuEvent, Recording, Sample, Sink, SwitchCounts,
@@ -19,6 +18,7 @@ use profiler::recording::{
 };
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
+use recording_common::{feed, temporary};
 
 fn name() -> impl Strategy<Value = String> {
     prop_oneof!["[a-z_:;<> \n]{0,12}", ".{0,6}"]

@@ -11,11 +11,11 @@ mod recording_common;
 use std::fs;
 use std::path::Path;
 
-use recording_common::{feed, temporary};
 use profiler::error::hints;
 use profiler::recording::{
     Frame, Header, MemorySink, Sample, Sink, StackId, Symbol, TaskSwitches, Trailer, Writer, read,
 };
+use recording_common::{feed, temporary};
 
 /// Runs `test` in a thread that sees a tmpfs of `bytes` at a directory of its
 /// own, in a mount namespace that goes with the thread.

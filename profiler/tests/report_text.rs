@@ -1,7 +1,9 @@
 //! Reports as text and JSON, against snapshots and the schema.
+#![allow(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 
 mod common;
 
+use profiler::catalog::Catalog;
 use profiler::model::{AnalyseOptions, Report, analyse};
 use profiler::recording::{Epoch, Evidence, Recording, SwitchCounts, Trailer};
 use profiler::report::text::{self, TextOptions};
@@ -152,10 +154,37 @@ fn an_option_that_is_off_owns_nothing() {
         report
             .warnings
             .iter()
-            .any(|warning| warning.starts_with("CONFIG_DEBUG_PREEMPT: ")),
+            .any(|warning| warning.contains("CONFIG_DEBUG_PREEMPT is not set, but ")),
         "{:?}",
         report.warnings
     );
+}
+
+/// The catalogue the program ships, not the small one.
+#[test]
+fn the_builtin_catalogue_gives_the_check_functions_to_debug_preempt() {
+    let report = analyse(
+        &common::messaging(),
+        Catalog::builtin(),
+        &AnalyseOptions::default(),
+    );
+    let option = report
+        .options
+        .iter()
+        .find(|option| option.option.name == "CONFIG_DEBUG_PREEMPT")
+        .unwrap();
+    assert_eq!(option.cpu_share.unwrap().value, 0.057);
+    let group = |symbol: &str| {
+        let caller = option
+            .callers
+            .iter()
+            .find(|caller| caller.symbol == symbol)
+            .unwrap();
+        caller.group.clone()
+    };
+    assert!(group("mod_objcg_state").is_some_and(|group| group.contains("memcg")));
+    assert_eq!(group("mod_objcg_state"), group("refill_obj_stock"));
+    validate(&json::render(&report).unwrap());
 }
 
 #[test]

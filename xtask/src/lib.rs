@@ -7,6 +7,7 @@
 pub mod dist;
 pub mod host;
 pub mod kernels;
+pub mod lab;
 pub mod run;
 pub mod setup;
 pub mod test;

@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use xtask::error::{hinted, hints};
 use xtask::vm::{Echo, GuestFile, Vm};
-use xtask::{dist, kernels, run, setup, test};
+use xtask::{dist, kernels, lab, run, setup, test};
 
 /// Set-up, tests, virtual machines and releases of preemptprof.
 #[derive(Parser)]
@@ -53,6 +53,8 @@ enum Verb {
         #[arg(long)]
         offline: bool,
     },
+    /// Kernels whose true difference is known, and how close reports come to it.
+    Lab(lab::LabArgs),
 }
 
 #[derive(Args)]
@@ -126,6 +128,7 @@ fn act(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Vm(args) => return boot(args),
         Verb::Kernels { offline } => list(offline)?,
+        Verb::Lab(args) => return lab::lab(&args),
     }
     Ok(ExitCode::SUCCESS)
 }

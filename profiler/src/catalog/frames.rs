@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use anyhow::{Context, ensure};
 use serde::Deserialize;
 
-use super::base_name;
+use crate::kernel::base_name;
 
 /// Groups of kernel functions by subsystem, for the callers in a report: data in
 /// `callers.toml`.

@@ -7,7 +7,7 @@ use anyhow::ensure;
 use serde::Deserialize;
 
 use super::schema::{Versions, release};
-use crate::kernel::{Config, Release};
+use crate::kernel::{BootParameters, Config, Release};
 
 /// The rules for one option's live state.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -126,6 +126,8 @@ pub(super) struct Decided {
 /// The facts the rules read.
 pub(super) struct Facts<'a> {
     pub(super) config: &'a Config,
+    /// Whether a name that `config` does not hold is off; else it is unknown.
+    pub(super) complete: bool,
     pub(super) config_source: &'a str,
     pub(super) boot: &'a BootParameters,
     pub(super) knobs: &'a BTreeMap<String, String>,
@@ -140,13 +142,13 @@ impl Facts<'_> {
     }
 
     /// Whether the configuration has `assignment`; `=n` is `not set`. `None` when
-    /// there is no configuration.
+    /// it is not known.
     fn has(&self, assignment: &str) -> Option<bool> {
-        if self.config.is_empty() {
-            return None;
-        }
         let (name, wanted) = assignment.split_once('=').unwrap_or((assignment, "y"));
-        Some(self.config.get(name).unwrap_or("n") == wanted)
+        match self.config.get(name) {
+            Some(value) => Some(value == wanted),
+            None => self.complete.then_some(wanted == "n"),
+        }
     }
 }
 
@@ -212,6 +214,7 @@ impl Live {
             .collect();
         let mut decided = None;
         for (name, value) in facts.boot.iter() {
+            let value = value.unwrap_or_default();
             for rule in rules
                 .iter()
                 .filter(|rule| same_parameter(&rule.parameter, name))
@@ -304,73 +307,9 @@ fn same_parameter(a: &str, b: &str) -> bool {
             .all(|(a, b)| a == b || (matches!(a, b'-' | b'_') && matches!(b, b'-' | b'_')))
 }
 
-/// The kernel command line, split as `next_arg` in `lib/cmdline.c` splits it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct BootParameters(Vec<(String, String)>);
-
-impl BootParameters {
-    /// Splits a command line. What follows `--` belongs to init.
-    pub(super) fn parse(line: &str) -> Self {
-        let mut parameters = Vec::new();
-        let mut word = String::new();
-        let mut quoted = false;
-        for c in line.chars().chain([' ']) {
-            match c {
-                '"' => quoted = !quoted,
-                c if c.is_whitespace() && !quoted => {
-                    if word == "--" {
-                        return Self(parameters);
-                    }
-                    if !word.is_empty() {
-                        parameters.push(Self::split(&word));
-                        word.clear();
-                    }
-                }
-                c => word.push(c),
-            }
-        }
-        if !word.is_empty() {
-            // A quotation mark that never closes runs to the end of the line.
-            parameters.push(Self::split(word.trim_end()));
-        }
-        Self(parameters)
-    }
-
-    fn split(word: &str) -> (String, String) {
-        let (name, value) = word.split_once('=').unwrap_or((word, ""));
-        (name.to_owned(), value.to_owned())
-    }
-
-    fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn command_line_is_split_as_the_kernel_does() {
-        let parsed = BootParameters::parse(
-            "quiet  psi=1 dyndbg=\"file a.c +p; file b.c +p\" \"x=a b\" -- psi=0",
-        );
-        assert_eq!(
-            parsed.iter().collect::<Vec<_>>(),
-            [
-                ("quiet", ""),
-                ("psi", "1"),
-                ("dyndbg", "file a.c +p; file b.c +p"),
-                ("x", "a b"),
-            ]
-        );
-        assert_eq!(
-            BootParameters::parse("a=\"b c").iter().collect::<Vec<_>>(),
-            [("a", "b c")]
-        );
-    }
 
     #[test]
     fn booleans_are_read_as_the_kernel_does() {

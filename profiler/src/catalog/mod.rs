@@ -39,11 +39,3 @@ pub use schema::{
     Catalog, Evidence, Group, KernelOption, SymbolGroup, Takes, Toggle, ToggleBy, Versions,
 };
 pub use state::{OptionState, State};
-
-/// `name` without the suffixes compilers add to copies and parts of a function:
-/// `.isra.N`, `.constprop.N`, `.part.N`, `.cold`, `.llvm.N`. A leading dot
-/// is part of the name.
-fn base_name(name: &str) -> &str {
-    let mut dots = name.char_indices().skip(1).filter(|(_, c)| *c == '.');
-    dots.next().map_or(name, |(dot, _)| &name[..dot])
-}

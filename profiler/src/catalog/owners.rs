@@ -2,10 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::base_name;
 use super::schema::{Catalog, Takes};
 use super::state::OptionState;
-use crate::kernel::Release;
+use crate::kernel::{Release, base_name};
 
 /// The functions of the enabled options, each with one owner.
 #[derive(Clone, Debug, Default)]

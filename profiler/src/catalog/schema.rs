@@ -7,7 +7,7 @@ use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Deserializer};
 
 use super::live::Live;
-use crate::kernel::{Model, Release};
+use crate::kernel::{Model, Release, base_name};
 
 /// The catalogue of kernel options.
 #[derive(Clone, Debug, Deserialize)]
@@ -388,7 +388,7 @@ impl KernelOption {
             );
             for name in &group.names {
                 ensure!(
-                    !name.is_empty() && super::base_name(name) == name,
+                    !name.is_empty() && base_name(name) == name,
                     "{name:?} is not a base name"
                 );
                 ensure!(names.insert(name), "symbol {name} occurs twice");

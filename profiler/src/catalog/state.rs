@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::live::{BootParameters, Decided, Facts};
+use super::live::{Decided, Facts};
 use super::schema::{Catalog, Evidence, KernelOption, ValueOf};
-use crate::kernel::{KernelFacts, Model, Release};
+use crate::kernel::{BootParameters, INFERRED, KernelFacts, Model, Release};
 
 /// Whether an option is in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +79,7 @@ impl Catalog {
             facts,
             live: Facts {
                 config: &facts.config,
+                complete: !facts.config.is_empty() && facts.config_source != INFERRED,
                 config_source: &facts.config_source,
                 boot: &boot,
                 knobs: &facts.knobs,
@@ -193,10 +194,10 @@ impl Kernel<'_> {
         }
     }
 
-    /// The configuration's value; `None` without a configuration.
+    /// The configuration's value; `None` without a configuration that was read.
     fn built(&self, option: &KernelOption) -> Option<Built> {
         let config = &self.facts.config;
-        if config.is_empty() {
+        if !self.live.complete {
             return None;
         }
         let source = &self.facts.config_source;
@@ -212,18 +213,23 @@ impl Kernel<'_> {
                 });
             }
         }
-        if let (Some(last), Some(release)) = (option.unconditional_after, self.live.release)
-            && release > last
-        {
+        if let Some(source) = self.unconditional(option) {
             return Some(Built {
                 value: "y".to_owned(),
-                source: format!("always on after {}.{}", last.major, last.minor),
+                source,
             });
         }
         Some(Built {
             value: "n".to_owned(),
             source: source.clone(),
         })
+    }
+
+    /// Whether the option is gone because it is always on: since when.
+    fn unconditional(&self, option: &KernelOption) -> Option<String> {
+        let last = option.unconditional_after?;
+        (self.live.release? > last)
+            .then(|| format!("always on after {}.{}", last.major, last.minor))
     }
 
     fn value(&self, option: &KernelOption) -> Option<String> {
@@ -312,9 +318,16 @@ impl Kernel<'_> {
 
     /// What the symbols say, for a kernel without a configuration.
     fn inferred(&self, option: &KernelOption) -> (State, String) {
+        if let Some(source) = self.unconditional(option) {
+            return (State::Y, source);
+        }
         if let Some(symbol) = self.proof(option) {
             let source = format!("inferred from symbols: {symbol} exists only with this option");
             return (State::Y, source);
+        }
+        let names = option.former.iter().chain([&option.name]);
+        if names.into_iter().any(|name| self.facts.config.is_set(name)) {
+            return (State::Y, INFERRED.to_owned());
         }
         let absent = self
             .evidence(option)

@@ -106,7 +106,7 @@ pub struct MeasureArgs {
 
 /// Samples per second and CPU when nobody says otherwise. A prime, so that work
 /// that repeats at a round rate is not always caught at the same place.
-pub const DEFAULT_HZ: u64 = 997;
+const DEFAULT_HZ: u64 = 997;
 
 impl Default for MeasureArgs {
     fn default() -> Self {

@@ -16,17 +16,18 @@ pub(super) fn doctor(format: Format) -> anyhow::Result<u8> {
     let host = Host::gather();
     // Attaching is the only proof that something can be attached. It is what
     // `run` would attach, for a moment and to nothing that is watched.
-    let (probes, ready) = match Host::check_privileges().and_then(|()| measure::rehearse(&host)) {
-        Ok(probes) => (probes, true),
-        Err(error) => (vec![no_sampler(&error)], false),
-    };
-    let document = doctor::Doctor::new(
+    let rehearsal = Host::check_privileges().and_then(|()| measure::rehearse(&host));
+    let ready = rehearsal.is_ok();
+    let (probes, programs) =
+        rehearsal.unwrap_or_else(|error| (vec![no_sampler(&error)], Vec::new()));
+    let mut document = doctor::Doctor::new(
         &host.facts.kernel,
         &host.facts.machine,
         host.capabilities(),
         probes,
         ready,
     );
+    document.programs = programs;
     let rendered = match format {
         Format::Text => doctor::render(&document, &terminal::layout(&io::stdout(), 0)),
         Format::Json => json::render(&document)?,
@@ -41,6 +42,7 @@ fn no_sampler(error: &anyhow::Error) -> ProbeStatus {
         leg: "none".to_owned(),
         why_not_better: format!("{error:#}"),
         fix: crate::error::hints(error).join("; "),
+        ..ProbeStatus::default()
     }
 }
 

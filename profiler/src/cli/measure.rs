@@ -13,14 +13,14 @@ use super::args::{Format, MeasureArgs, RecordArgs, RunArgs};
 use super::terminal;
 use crate::catalog::Catalog;
 use crate::collect::workload::{self, CannotStart, Workload};
-use crate::collect::{Ended, Outcome, Run, Signals, Watched, prices};
+use crate::collect::{Calibration, Ended, Outcome, Run, Signals, Watched};
 use crate::error::hinted;
 use crate::host::Host;
 use crate::kernel::CpuList;
 use crate::model::{self, AnalyseOptions};
 use crate::output;
 use crate::probes::target::{self, Family, Scope};
-use crate::probes::{ProbeStatus, Request, Session, Settings, idle_text, perf};
+use crate::probes::{ProbeStatus, ProgramInfo, Request, Session, Settings, idle_text, perf};
 use crate::recording::{Header, MemorySink, Recording, Sampling, Sink, Target, Writer};
 use crate::report::{json, text};
 
@@ -218,7 +218,15 @@ fn measure<S: Sink>(
 
     let host = Host::gather();
     let cpus = chosen_cpus(args.cpus.as_ref(), &host)?;
-    let mut session = attach(args, verbose, &host, subject.scope, &cpus)?;
+    let mut calibration = Calibration::begin(&cpus);
+    let mut session = attach(args, verbose, &host, subject.scope, &cpus, &mut || {
+        calibration.before_switch();
+    })?;
+    if verbose > 0 {
+        for refusal in session.refusals() {
+            let _ = writeln!(io::stderr(), "refused: {refusal}");
+        }
+    }
     let own_tgid = match subject.scope.pid_namespace {
         None => std::process::id(),
         Some(_) => session.own_tgid().unwrap_or(0),
@@ -261,11 +269,7 @@ fn measure<S: Sink>(
             "{refused} tasks of the target are counted as others: there was no room for them."
         ));
     }
-    let bpf_stats = args.bpf_stats.then(|| {
-        aya::sys::enable_stats(aya::sys::Stats::RunTime)
-            .map_err(|error| warnings.push(format!("--bpf-stats: {error}.")))
-    });
-    let prices = prices::calibrate(&mut session, &cpus);
+    let prices = calibration.finish(&mut session, &perf::Kernel)?;
     let watched = match workload {
         Some(workload) => Watched::Command(workload),
         None if !args.pid.is_empty() => Watched::Processes(pidfds(&args.pid)?),
@@ -283,7 +287,7 @@ fn measure<S: Sink>(
         own_tgid,
         prices,
         began,
-        bpf_stats: matches!(bpf_stats, Some(Ok(_))),
+        bpf_stats: args.bpf_stats,
     };
     let mut outcome = run.go()?;
     outcome.trailer.machine = crate::kernel::MachineFacts {
@@ -307,6 +311,7 @@ fn attach(
     host: &Host,
     scope: Scope,
     cpus: &[u32],
+    before_switch: &mut dyn FnMut(),
 ) -> anyhow::Result<Session> {
     let around = host.surroundings();
     let request = Request {
@@ -329,34 +334,40 @@ fn attach(
         kallsyms: &host.facts.symbols,
         cpus: cpus.to_vec(),
         hz: args.frequency,
+        before_switch,
     };
     Session::attach(request, &perf::Kernel)
 }
 
 /// Attaches what a run with default arguments would, and detaches it: the rows
-/// of the status table.
+/// of the status table, and what was loaded.
 ///
 /// # Errors
 ///
 /// When there would be no sampler.
-pub(super) fn rehearse(host: &Host) -> anyhow::Result<Vec<ProbeStatus>> {
+pub(super) fn rehearse(host: &Host) -> anyhow::Result<(Vec<ProbeStatus>, Vec<ProgramInfo>)> {
     let args = MeasureArgs::default();
     let cpus = chosen_cpus(None, host)?;
-    let session = attach(&args, 0, host, Scope::tasks()?, &cpus)?;
-    Ok(session.status().to_vec())
+    let session = attach(&args, 0, host, Scope::tasks()?, &cpus, &mut || ())?;
+    Ok((session.status().to_vec(), session.programs()))
 }
 
 fn check_frequency(hz: u64) -> anyhow::Result<()> {
     let max = perf::max_sample_rate().unwrap_or(100_000);
     if hz == 0 {
-        return Err(hinted("-F 0: nothing would be sampled", ["the default is -F 997"]));
+        return Err(hinted(
+            "-F 0: nothing would be sampled",
+            ["the default is -F 997"],
+        ));
     }
     if hz > max {
         return Err(hinted(
             format!("-F {hz}: this kernel allows at most {max} samples a second"),
             [
                 format!("kernel.perf_event_max_sample_rate is {max}"),
-                format!("sysctl kernel.perf_event_max_sample_rate={hz} raises it; each sample costs some microseconds"),
+                format!(
+                    "sysctl kernel.perf_event_max_sample_rate={hz} raises it; each sample costs some microseconds"
+                ),
             ],
         ));
     }
@@ -377,7 +388,10 @@ fn chosen_cpus(chosen: Option<&CpuList>, host: &Host) -> anyhow::Result<Vec<u32>
         ));
     }
     if chosen.is_empty() {
-        return Err(hinted("-C: no CPU is chosen", [format!("online are {online}")]));
+        return Err(hinted(
+            "-C: no CPU is chosen",
+            [format!("online are {online}")],
+        ));
     }
     Ok(chosen.iter().collect())
 }

@@ -30,9 +30,8 @@ fn width<S: AsFd>(stream: &S) -> Option<usize> {
         ws_ypixel: 0,
     };
     // SAFETY: `size` is writable and of the type the request fills in.
-    let status = unsafe {
-        libc::ioctl(stream.as_fd().as_raw_fd(), libc::TIOCGWINSZ, &raw mut size)
-    };
+    let status =
+        unsafe { libc::ioctl(stream.as_fd().as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) };
     if status == 0 && size.ws_col > 0 {
         return Some(usize::from(size.ws_col));
     }

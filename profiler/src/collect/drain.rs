@@ -162,18 +162,15 @@ impl<'a> Drain<'a> {
         let (record, _) = RcuRecord::read_from_prefix(bytes).ok()?;
         let depth = record.stack_bytes as usize / 8;
         let frames = record.frames.get(..depth)?;
-        // The programs that saw the call are on the stack themselves.
-        let of_call = frames
-            .iter()
-            .position(|&address| self.is_in(address, "rcu_barrier"))
-            .unwrap_or(0);
+        let (of_call, rcu_barrier) = self.rcu_barrier_frames(frames);
         let in_mutex = frames[..of_call].iter().any(|&address| {
             self.kallsyms
                 .lookup(address)
                 .is_some_and(|symbol| symbol.base_name().contains("mutex_lock"))
         });
-        let stack: Vec<u8> = frames[of_call..]
+        let stack: Vec<u8> = rcu_barrier
             .iter()
+            .chain(&frames[of_call..])
             .flat_map(|address| address.to_ne_bytes())
             .collect();
         let call = super::rcu::Block {
@@ -200,10 +197,20 @@ impl<'a> Drain<'a> {
         Some(())
     }
 
-    fn is_in(&self, address: u64, name: &str) -> bool {
-        self.kallsyms
-            .lookup(address)
-            .is_some_and(|symbol| symbol.base_name() == name)
+    /// Where rcu_barrier and its callers begin on a stack. The programs that saw
+    /// the call and their trampolines stand before it; with another tracer on the
+    /// function they stand in its place, and its address is given too.
+    fn rcu_barrier_frames(&self, frames: &[u64]) -> (usize, Option<u64>) {
+        let symbol_of = |&address: &u64| self.kallsyms.lookup(address);
+        let is_rcu_barrier =
+            |address: &u64| symbol_of(address).is_some_and(|it| it.base_name() == "rcu_barrier");
+        if let Some(position) = frames.iter().position(is_rcu_barrier) {
+            return (position, None);
+        }
+        let caller = frames
+            .iter()
+            .position(|address| symbol_of(address).is_some_and(|it| it.module != "bpf"));
+        (caller.unwrap_or(0), self.kallsyms.address("rcu_barrier"))
     }
 
     fn comm(&mut self, comm: &[u8; 16], sink: &mut dyn Sink) -> u32 {

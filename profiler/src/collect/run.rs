@@ -57,7 +57,7 @@ pub struct Run<'a> {
     pub prices: Prices,
     /// When the command that makes this run began.
     pub began: Instant,
-    /// Whether the kernel's BPF statistics are on for this run.
+    /// Whether the kernel's BPF statistics are to be on for this run.
     pub bpf_stats: bool,
 }
 
@@ -102,6 +102,7 @@ impl Run<'_> {
     async fn run(mut self) -> anyhow::Result<Outcome> {
         let events = self.session.take_events()?;
         let mut events = watch(events)?;
+        let mut logs = self.session.take_logs();
         let signals = watch(self.signals.fd().try_clone()?)?;
         let child = match &self.watched {
             Watched::Command(workload) => Some(watch(workload.pidfd().try_clone()?)?),
@@ -111,6 +112,17 @@ impl Run<'_> {
         let mut online = online_cpus();
         let mut gaps = Gaps::default();
         let stats = ProcStat::load(Path::new("/")).ok();
+
+        let mut warnings = Vec::new();
+        let kernel_stats = self
+            .bpf_stats
+            .then(|| KernelStats::begin(&self.session))
+            .and_then(|begun| {
+                begun
+                    .map_err(|error| warnings.push(format!("--bpf-stats: {error}.")))
+                    .ok()
+            });
+        let misses_before = self.session.recursion_misses().unwrap_or_default();
 
         let setup = self.began.elapsed();
         let user_before = cost::own_cpu_time();
@@ -151,6 +163,9 @@ impl Run<'_> {
                     while drain.turn(events.get_mut(), self.sink) {
                         tokio::task::yield_now().await;
                     }
+                    if let Some(logs) = &mut logs {
+                        logs.flush();
+                    }
                     self.follow_cpus(&mut online, &mut gaps, start)?;
                     if self.all_ended() {
                         break;
@@ -164,15 +179,16 @@ impl Run<'_> {
         let states = self.session.states()?;
         let user = cost::own_cpu_time().saturating_sub(user_before);
         let end_ns = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
+        // The kernel's statistics are off again from here on.
+        let kernel_stats_ns = kernel_stats.and_then(|stats| stats.end(&self.session));
         while drain.turn(events.get_mut(), self.sink) {}
         drain.finish(self.sink);
+        if let Some(logs) = &mut logs {
+            logs.flush();
+        }
 
         let counters = cost::total(&states);
-        let kernel_stats_ns = if self.bpf_stats {
-            self.session.run_time_ns()
-        } else {
-            None
-        };
+        warnings.extend(self.prices.warnings(&counters));
         let watches_switches = self.session.watches("switch");
         let mut trailer = Trailer {
             run: RunInfo {
@@ -186,12 +202,13 @@ impl Run<'_> {
             overhead: cost::overhead(&cost::Inputs {
                 counters: &counters,
                 kernel_stats_ns,
-                prices: self.prices,
+                prices: &self.prices,
                 user,
                 setup,
                 wall,
                 online_cpus: online.len(),
             }),
+            warnings,
             ..Trailer::default()
         };
         if watches_switches {
@@ -203,7 +220,8 @@ impl Run<'_> {
                 .losses
                 .push(loss_of(cpu, "sampler_throttled", count));
         }
-        if let Some(count @ 1..) = self.session.recursion_misses() {
+        let misses = self.session.recursion_misses().unwrap_or_default();
+        if let count @ 1.. = misses.saturating_sub(misses_before) {
             trailer.losses.push(loss_of(0, "recursion_miss", count));
         }
         if drain.unreadable > 0 {
@@ -283,6 +301,28 @@ impl Run<'_> {
             Watched::Processes(pidfds) => pidfds.iter().all(has_ended),
             _ => false,
         }
+    }
+}
+
+/// The kernel's BPF statistics, on for everyone's programs while this lives.
+struct KernelStats {
+    _on: OwnedFd,
+    before_ns: u64,
+}
+
+impl KernelStats {
+    /// Switches them on. Minimum kernel 5.8.
+    fn begin(session: &Session) -> anyhow::Result<Self> {
+        let on = aya::sys::enable_stats(aya::sys::Stats::RunTime)?;
+        let before_ns = session
+            .run_time_ns()
+            .context("the programs' statistics cannot be read")?;
+        Ok(Self { _on: on, before_ns })
+    }
+
+    /// Switches them off: what they counted, nanoseconds.
+    fn end(self, session: &Session) -> Option<u64> {
+        Some(session.run_time_ns()?.saturating_sub(self.before_ns))
     }
 }
 

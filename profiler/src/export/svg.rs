@@ -12,8 +12,8 @@ use inferno::flamegraph::{self, TextTruncateDirection};
 use super::By;
 use super::folded::fold;
 use crate::error::hinted;
+use crate::model::Attribution;
 use crate::model::report::Report;
-use crate::model::{Attribution, is_workload};
 use crate::recording::{Evidence, Recording};
 use crate::report::{command_line, count, escape, nanoseconds, percent};
 
@@ -275,19 +275,12 @@ fn palette(
         return palette;
     }
     // One symbol has one owner, so a marked name has one colour.
-    for sample in recording
-        .samples
-        .iter()
-        .filter(|sample| is_workload(sample))
-    {
-        let Some(owned) = attribution.owner(sample.kernel_stack) else {
-            continue;
-        };
+    for (stack, owned) in attribution.owned_stacks() {
         let option = attribution.option(owned.option);
         let Some(&color) = colors.get(option) else {
             continue;
         };
-        for name in attribution.owned_names(recording, sample.kernel_stack) {
+        for name in attribution.owned_names(recording, stack) {
             palette.insert(format!("{}{MARK}", super::folded::frame(name)), rgb(color));
         }
         let leaf = format!("[{}]{MARK}", super::folded::frame(option));

@@ -110,7 +110,7 @@ const TELLING: &[(&str, &str)] = &[
     ("debug_object_init", "CONFIG_DEBUG_OBJECTS"),
     // mm/kasan, mm/kmemleak.c, kernel/kcsan
     ("kasan_report", "CONFIG_KASAN"),
-    ("kmemleak_alloc", "CONFIG_KMEMLEAK"),
+    ("kmemleak_alloc", "CONFIG_DEBUG_KMEMLEAK"),
     ("kcsan_setup_watchpoint", "CONFIG_KCSAN"),
     // kernel/sched/core.c
     ("hrtick", "CONFIG_SCHED_HRTICK"),

@@ -63,7 +63,7 @@ pub fn analyse_with(
     } else if !recording.complete {
         warnings.push("The recording is marked incomplete: its end was not written.".to_owned());
     }
-    warnings.extend(knowledge.contradictions());
+    warnings.extend(knowledge.contradictions().map(str::to_owned));
 
     Report {
         schema: SCHEMA.to_owned(),
@@ -121,6 +121,8 @@ pub fn analyse_with(
             setup_ns: trailer.overhead.setup_ns,
             share: finite(trailer.overhead.share),
             bpf_source: trailer.overhead.bpf_source.clone(),
+            bpf_stats_ns: trailer.overhead.bpf_stats_ns,
+            probe_source: trailer.overhead.probe_source.clone(),
         },
         warnings,
     }

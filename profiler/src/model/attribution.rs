@@ -79,6 +79,11 @@ impl Attribution {
         self.stacks.get(&stack)
     }
 
+    /// Every stack that an option owns, in no particular order.
+    pub fn owned_stacks(&self) -> impl Iterator<Item = (StackId, &Owned)> {
+        self.stacks.iter().map(|(stack, owned)| (*stack, owned))
+    }
+
     /// The names of a stack's frames that its owner owns, innermost first.
     pub fn owned_names<'r>(
         &self,

@@ -58,13 +58,10 @@ impl Knowledge {
     }
 
     /// Sentences about options whose state and symbols disagree.
-    pub(super) fn contradictions(&self) -> impl Iterator<Item = String> {
-        self.owners.contradictions.iter().map(|contradiction| {
-            let name = self
-                .states
-                .get(contradiction.option_index)
-                .map_or("", |state| state.name.as_str());
-            format!("{name}: {}", contradiction.text)
-        })
+    pub(super) fn contradictions(&self) -> impl Iterator<Item = &str> {
+        self.owners
+            .contradictions
+            .iter()
+            .map(|contradiction| contradiction.text.as_str())
     }
 }

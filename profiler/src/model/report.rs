@@ -298,4 +298,11 @@ pub struct OverheadReport {
     pub share: f64,
     /// How `bpf_ns` was measured.
     pub bpf_source: String,
+    /// Time in BPF programs by the kernel's own statistics; absent when those
+    /// were off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bpf_stats_ns: Option<u64>,
+    /// The prices behind `probe_ns`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub probe_source: String,
 }

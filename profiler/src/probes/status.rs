@@ -15,4 +15,27 @@ pub struct ProbeStatus {
     /// What would make the better leg work; empty when nothing would or need.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub fix: String,
+    /// There is nothing of the kind in this kernel: no leg is missed.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub absent: bool,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// A program that was loaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgramInfo {
+    /// Its name in the BPF object.
+    pub name: String,
+    /// Instructions the verifier looked at; absent before 5.16.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verified_instructions: Option<u32>,
+    /// Bytes of machine code.
+    pub jited_bytes: u32,
 }

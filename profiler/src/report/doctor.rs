@@ -7,7 +7,7 @@ use super::page::{Page, STRONG, WARNING};
 use super::text::{TextOptions, kernel_line, probe_row};
 use crate::kernel::{KernelFacts, MachineFacts};
 use crate::model::report::Kernel;
-use crate::probes::ProbeStatus;
+use crate::probes::{ProbeStatus, ProgramInfo};
 
 /// The value of [`Doctor::schema`].
 pub const SCHEMA: &str = "preemptprof/doctor/1";
@@ -28,6 +28,8 @@ pub struct Doctor {
     pub capabilities: Vec<ProbeStatus>,
     /// Each measurement and the leg it would use.
     pub probes: Vec<ProbeStatus>,
+    /// The programs those legs load.
+    pub programs: Vec<ProgramInfo>,
 }
 
 impl Doctor {
@@ -47,6 +49,7 @@ impl Doctor {
             machine: machine.clone(),
             capabilities,
             probes,
+            programs: Vec::new(),
         }
     }
 }

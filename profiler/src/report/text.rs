@@ -477,9 +477,15 @@ fn overhead(page: &mut Page, report: &Report) {
     if !overhead.bpf_source.is_empty() {
         text += &format!(" ({})", escape(&overhead.bpf_source));
     }
+    if let Some(ns) = overhead.bpf_stats_ns {
+        text += &format!(", or {} by the kernel's statistics", nanoseconds(ns));
+    }
+    text += &format!(", entering them {}", nanoseconds(overhead.probe_ns));
+    if !overhead.probe_source.is_empty() {
+        text += &format!(" ({})", escape(&overhead.probe_source));
+    }
     text += &format!(
-        ", entering them {}, own threads {}; set-up {}",
-        nanoseconds(overhead.probe_ns),
+        ", own threads {}; set-up {}",
         nanoseconds(overhead.user_ns),
         nanoseconds(overhead.setup_ns)
     );
@@ -490,6 +496,7 @@ fn overhead(page: &mut Page, report: &Report) {
 fn probes(page: &mut Page, probes: &[ProbeStatus]) {
     let degraded: Vec<&ProbeStatus> = probes
         .iter()
+        .filter(|probe| !probe.absent)
         .filter(|probe| probe.leg == "none" || !probe.why_not_better.is_empty())
         .collect();
     if degraded.is_empty() {
@@ -513,7 +520,7 @@ pub(super) fn probe_row(probe: &ProbeStatus) -> Vec<Cell> {
         }
         why += &format!("fix: {}", escape(&probe.fix));
     }
-    let style = if probe.leg == "none" {
+    let style = if probe.leg == "none" && !probe.absent {
         WARNING
     } else {
         Style::new()

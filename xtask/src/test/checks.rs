@@ -2,9 +2,11 @@
 //!
 //! A check is a piece of shell that runs in the guest and a function that judges
 //! what it printed. All checks of a kernel run in one boot, in the order of
-//! [`CHECKS`]. Durations are never judged: guests share a machine with other work.
+//! [`all`]. Durations are never judged: guests share a machine with other work.
 
 use anyhow::{Result, ensure};
+
+use super::product::PRODUCT;
 
 /// The kernel under test, and what is expected of it.
 #[derive(Debug, Clone)]
@@ -45,7 +47,12 @@ pub struct Check {
 const MODEL_FILE: &str = "/sys/kernel/debug/sched/preempt";
 
 /// All checks, in the order in which they run.
-pub const CHECKS: &[Check] = &[
+pub(super) fn all() -> impl Iterator<Item = &'static Check> {
+    CHECKS.iter().chain(PRODUCT).chain(LAST)
+}
+
+/// What preemptprof depends on.
+const CHECKS: &[Check] = &[
     Check {
         name: "release",
         skip: |_| None,
@@ -141,28 +148,29 @@ pub const CHECKS: &[Check] = &[
             Ok(())
         },
     },
-    // The last: what all the others may have left behind.
-    Check {
-        name: "nothing-left",
-        skip: |_| None,
-        script: |_| {
-            "cat /sys/kernel/tracing/kprobe_events /sys/kernel/tracing/uprobe_events \
+];
+
+/// What all the others may have left behind.
+const LAST: &[Check] = &[Check {
+    name: "nothing-left",
+    skip: |_| None,
+    script: |_| {
+        "cat /sys/kernel/tracing/kprobe_events /sys/kernel/tracing/uprobe_events \
              /sys/kernel/tracing/enabled_functions 2>/dev/null\n\
              cat /proc/[0-9]*/fdinfo/* 2>/dev/null | grep -E '^(prog|link|map)_type'\n\
              true"
-                .to_owned()
-        },
-        verify: |_, section| {
-            succeeded(section)?;
-            ensure!(
-                section.output.trim().is_empty(),
-                "still attached or loaded: {}",
-                section.output.trim()
-            );
-            Ok(())
-        },
+            .to_owned()
     },
-];
+    verify: |_, section| {
+        succeeded(section)?;
+        ensure!(
+            section.output.trim().is_empty(),
+            "still attached or loaded: {}",
+            section.output.trim()
+        );
+        Ok(())
+    },
+}];
 
 /// Fails unless the script's status is 0.
 ///
@@ -218,7 +226,7 @@ mod tests {
     }
 
     fn verify(name: &str, subject: &Subject, section: &Section) -> Result<()> {
-        let check = CHECKS.iter().find(|check| check.name == name).unwrap();
+        let check = all().find(|check| check.name == name).unwrap();
         (check.verify)(subject, section)
     }
 
@@ -241,7 +249,7 @@ mod tests {
             assert!(verify(name, &subject, &section(0, bad)).is_err(), "{name}");
             assert!(verify(name, &subject, &section(1, good)).is_err(), "{name}");
         }
-        assert_eq!(CHECKS.len(), 6, "a check without its test");
+        assert_eq!(CHECKS.len() + LAST.len(), 6, "a check without its test");
     }
 
     #[test]

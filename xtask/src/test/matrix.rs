@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::checks::{CHECKS, Check, Section, Subject};
+use super::checks::{self, Check, Section, Subject};
 use super::{Selection, Tally};
 use crate::dist;
 use crate::kernels::{self, Kernel};
@@ -91,8 +91,7 @@ pub(super) fn run(selection: &Selection, tally: &mut Tally) -> Result<()> {
 
 /// The checks of a kernel that the filter leaves.
 fn selected(subject: &Subject, selection: &Selection) -> Vec<&'static Check> {
-    CHECKS
-        .iter()
+    checks::all()
         .filter(|check| selection.takes(&name(subject, check.name)))
         .collect()
 }
@@ -243,7 +242,7 @@ mod tests {
             };
             selected(&subject, &selection).len()
         };
-        assert_eq!(count("vm/6.1 "), CHECKS.len());
+        assert_eq!(count("vm/6.1 "), checks::all().count());
         assert_eq!(count("btf"), 1);
         assert_eq!(count("6.12"), 0);
     }

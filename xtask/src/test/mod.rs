@@ -3,11 +3,12 @@
 mod cargo;
 mod checks;
 mod matrix;
+mod product;
 mod tally;
 
 use anyhow::Result;
 
-pub use checks::{CHECKS, Check, Section, Subject};
+pub use checks::{Check, Section, Subject};
 pub use tally::Tally;
 
 use crate::setup;

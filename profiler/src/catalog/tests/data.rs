@@ -189,21 +189,3 @@ fn entry_frames_end_a_walk() {
         assert!(!is_entry_frame(inside), "{inside}");
     }
 }
-
-#[test]
-fn compiler_suffixes_are_dropped() {
-    for (name, base) in [
-        ("ct_kernel_exit.constprop.0", "ct_kernel_exit"),
-        (
-            "rcu_nocb_rdp_deoffload.isra.0.cold",
-            "rcu_nocb_rdp_deoffload",
-        ),
-        (".text", ".text"),
-        ("", ""),
-        (".", "."),
-        ("é.cold", "é"),
-        ("schedule", "schedule"),
-    ] {
-        assert_eq!(base_name(name), base);
-    }
-}

@@ -9,22 +9,12 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::kernel::{Config, KernelFacts, Model, PreemptModel, Release};
+use crate::kernel::{Config, INFERRED, KernelFacts, Model, PreemptModel, Release, base_name};
 
 mod data;
 mod owning;
 mod random;
 mod states;
-
-fn config(text: &str) -> Config {
-    Config(
-        text.lines()
-            .filter(|line| !line.starts_with('#'))
-            .filter_map(|line| line.split_once('='))
-            .map(|(name, value)| (name.to_owned(), value.trim_matches('"').to_owned()))
-            .collect(),
-    )
-}
 
 fn symbols(map: &str) -> BTreeSet<String> {
     map.lines()
@@ -37,7 +27,7 @@ fn facts(release: &str, config_text: &str, map: &str) -> KernelFacts {
     KernelFacts {
         release: release.to_owned(),
         config_source: "/proc/config.gz".to_owned(),
-        config: config(config_text),
+        config: Config::parse(config_text),
         present_symbols: symbols(map),
         ..KernelFacts::default()
     }

@@ -22,7 +22,7 @@ fn symbols_alone_tell_what_the_configuration_says() {
     for known in [plain(), debug_preempt(), host()] {
         let mut facts = known.clone();
         facts.config = Config::default();
-        facts.config_source = "inferred from symbols".to_owned();
+        facts.config_source = INFERRED.to_owned();
         let mut told = 0;
         for (with, without) in states(&known).into_iter().zip(states(&facts)) {
             assert_eq!(without.built, None);
@@ -39,6 +39,26 @@ fn symbols_alone_tell_what_the_configuration_says() {
         }
         assert!(told >= 15, "only {told} options can be told from symbols");
     }
+}
+
+#[test]
+fn an_inferred_configuration_says_nothing_about_what_it_leaves_out() {
+    let facts = KernelFacts {
+        release: "6.1.0".to_owned(),
+        config: Config::parse("CONFIG_DEBUG_PREEMPT=y\nCONFIG_PREEMPTION=y\n"),
+        config_source: INFERRED.to_owned(),
+        ..KernelFacts::default()
+    };
+    let all = states(&facts);
+    let known = state(&all, "CONFIG_DEBUG_PREEMPT");
+    assert_eq!((known.state, known.built.as_deref()), (State::Y, None));
+    assert_eq!(known.state_source, INFERRED);
+    let left_out = state(&all, "CONFIG_DEBUG_LIST");
+    assert_eq!(
+        (left_out.state, left_out.built.as_deref()),
+        (State::Unknown, None)
+    );
+    assert_eq!(left_out.contradiction, None);
 }
 
 #[test]

@@ -1,0 +1,351 @@
+//! What preemptprof must say and leave behind on every kernel of the matrix.
+//!
+//! Each check prints what preemptprof said and what the kernel itself says of the
+//! same thing, and compares the two; durations are never judged.
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::checks::{Check, Section, Subject, succeeded};
+
+/// Parts what preemptprof said from what the kernel says.
+const KERNEL_SAYS: &str = "@@kernel";
+/// Round trips of the pipe benchmark.
+const ROUND_TRIPS: u64 = 400;
+/// The most instructions the verifier may look at in one program. It refuses
+/// above a million; a program near that is a program about to be refused.
+const VERIFIER_CEILING: u64 = 100_000;
+
+/// The checks.
+pub(super) const PRODUCT: &[Check] = &[
+    Check {
+        name: "doctor",
+        skip: |_| None,
+        script: |_| "preemptprof doctor --format json".to_owned(),
+        verify: |subject, section| {
+            succeeded(section)?;
+            let doctor = json(&section.output)?;
+            ensure!(
+                doctor["schema"] == "preemptprof/doctor/1",
+                "no doctor document"
+            );
+            for (wanted, leg) in expected_legs(subject) {
+                let found = leg_of(&doctor, wanted);
+                ensure!(
+                    found == Some(leg),
+                    "{wanted}: leg {found:?}, not {leg}: {doctor:#}"
+                );
+            }
+            let programs = doctor["programs"].as_array().context("no programs")?;
+            ensure!(programs.len() >= 6, "{} programs loaded", programs.len());
+            for program in programs {
+                // Absent before 5.16.
+                let count = program["verified_instructions"].as_u64().unwrap_or(0);
+                ensure!(
+                    count <= VERIFIER_CEILING,
+                    "{program}: over {VERIFIER_CEILING}"
+                );
+            }
+            Ok(())
+        },
+    },
+    Check {
+        name: "model-from-memory",
+        skip: |_| None,
+        // Under lockdown debugfs is closed; then the model is read from memory.
+        script: |_| {
+            "f=/sys/kernel/debug/sched/preempt\n\
+             [ -e $f ] || exit 0\n\
+             for model in $(tr -d '()' <$f); do\n\
+             echo $model >$f || exit 1\n\
+             umount /sys/kernel/debug || exit 1\n\
+             echo \"$model $(preemptprof doctor --format json | tr -d '\\n ' | \
+             sed 's/.*\"preempt_model\":{\\([^}]*\\)}.*/\\1/')\"\n\
+             mount -t debugfs none /sys/kernel/debug || exit 1\n\
+             done"
+                .to_owned()
+        },
+        verify: |subject, section| {
+            succeeded(section)?;
+            let mut seen = Vec::new();
+            for line in section.output.lines() {
+                let Some((model, said)) = line.split_once(' ') else {
+                    continue;
+                };
+                // A realtime kernel is one whatever debugfs offers.
+                let expected = if subject.name.ends_with("-rt") {
+                    "rt"
+                } else {
+                    model
+                };
+                let right = said.contains(&format!("\"active\":\"{expected}\""));
+                ensure!(right, "the model is {model}, and doctor says {said}");
+                seen.push(model.to_owned());
+            }
+            seen.sort();
+            ensure!(seen == subject.models, "compared {seen:?} only");
+            Ok(())
+        },
+    },
+    Check {
+        name: "switches",
+        skip: |_| None,
+        script: |_| {
+            format!(
+                "preemptprof run --format json --report /tmp/switches.json -- sh -c \
+                 'preemptprof bench pipe --same-cpu -l {ROUND_TRIPS} >/dev/null; \
+                 grep ctxt_switches /proc/self/status' >/tmp/own || exit 1\n\
+                 cat /tmp/switches.json; echo {KERNEL_SAYS}; cat /tmp/own"
+            )
+        },
+        verify: |_, section| {
+            succeeded(section)?;
+            let (report, _) = parts(section)?;
+            let switches = &report["switches"];
+            let number = |name: &str| switches[name].as_u64().context("no switches");
+            let (total, voluntary, preempted) =
+                (number("total")?, number("voluntary")?, number("preempted")?);
+            ensure!(total == voluntary + preempted, "{switches}");
+            // Each side of each round trip waits for the other on the one CPU.
+            let made = 2 * ROUND_TRIPS;
+            ensure!(total >= made, "{made} switches were made: {switches}");
+            ensure!(total < made + 2000, "{made} switches were made: {switches}");
+            ensure!(report["loss"]["total"] == 0, "lost: {}", report["loss"]);
+            Ok(())
+        },
+    },
+    Check {
+        name: "rcu_barrier",
+        skip: |_| None,
+        // The function tracer sees every call: of network namespaces that end, by
+        // kernel workers.
+        script: |_| {
+            format!(
+                "cd /sys/kernel/tracing || exit 1\n\
+                 echo 0 >tracing_on; echo rcu_barrier >set_ftrace_filter || exit 1\n\
+                 echo function >current_tracer || exit 1; sleep 1\n\
+                 preemptprof run -a --format json --report /tmp/rcu.json -- sh -c \
+                 'echo 1 >tracing_on; for i in 1 2 3; do unshare -n true; sleep 0.2; done; \
+                 sleep 1; echo 0 >tracing_on' || exit 1\n\
+                 cat /tmp/rcu.json; echo {KERNEL_SAYS}; grep -c 'rcu_barrier <-' trace\n\
+                 echo nop >current_tracer; echo >set_ftrace_filter; echo 1 >tracing_on"
+            )
+        },
+        verify: |_, section| {
+            succeeded(section)?;
+            let (report, traced) = parts(section)?;
+            let traced: u64 = traced
+                .trim()
+                .parse()
+                .context("the function tracer's count")?;
+            ensure!(traced > 0, "the guest made no rcu_barrier call");
+            let events = report["rcu"].as_array().context("no rcu")?;
+            let event = events
+                .iter()
+                .find(|event| event["event"] == "rcu_barrier")
+                .context("no rcu_barrier")?;
+            ensure!(
+                event["count"] == traced,
+                "{traced} calls were made: {event}"
+            );
+            ensure!(
+                event["by"].as_array().is_some_and(|by| !by.is_empty()),
+                "no callers: {event}"
+            );
+            Ok(())
+        },
+    },
+    Check {
+        name: "attribution",
+        skip: |subject| {
+            let lab = subject.name.contains("debug-preempt") || subject.name.contains("plain");
+            (!lab).then(|| "a lab kernel's matter".to_owned())
+        },
+        script: |_| {
+            "preemptprof run --callers 50 --format json --report /tmp/share.json -- \
+             preemptprof bench messaging -g 1 -l 200 >/dev/null; cat /tmp/share.json"
+                .to_owned()
+        },
+        verify: |subject, section| {
+            succeeded(section)?;
+            let report = json(&section.output)?;
+            let option = report["options"]
+                .as_array()
+                .and_then(|options| {
+                    options
+                        .iter()
+                        .find(|option| option["name"] == "CONFIG_DEBUG_PREEMPT")
+                })
+                .context("DEBUG_PREEMPT is not in the report")?;
+            if subject.name.contains("plain") {
+                ensure!(option["state"] == "n", "{option}");
+                ensure!(option.get("cpu_share").is_none(), "{option}");
+                return Ok(());
+            }
+            ensure!(option["state"] == "y", "{option}");
+            let share = option["cpu_share"]["value"].as_f64().context("no share")?;
+            ensure!(share > 0.002, "{option}");
+            let groups: Vec<&str> = option["callers"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|caller| caller["group"].as_str())
+                .collect();
+            for group in ["locking", "slab"] {
+                ensure!(groups.contains(&group), "no caller in {group}: {option:#}");
+            }
+            Ok(())
+        },
+    },
+    Check {
+        name: "killed",
+        skip: |_| None,
+        script: |_| {
+            "preemptprof run -- sh -c 'sleep 2; echo survived >/tmp/survived' & \
+             sleep 1.5; kill -9 $!; wait; sleep 3; cat /tmp/survived"
+                .to_owned()
+        },
+        verify: |_, section| {
+            ensure!(
+                section.output.contains("survived"),
+                "the workload did not run on: {}",
+                section.output
+            );
+            Ok(())
+        },
+    },
+];
+
+/// The legs a kernel must give.
+fn expected_legs(_: &Subject) -> [(&'static str, &'static str); 5] {
+    [
+        ("sample", "cpu-clock"),
+        ("switch", "tp_btf"),
+        ("fork", "tp_btf"),
+        ("free", "tp_btf"),
+        ("rcu_barrier", "fentry"),
+    ]
+}
+
+fn leg_of<'a>(document: &'a Value, wanted: &str) -> Option<&'a str> {
+    document["probes"]
+        .as_array()?
+        .iter()
+        .find(|probe| probe["wanted"] == wanted)?["leg"]
+        .as_str()
+}
+
+/// The JSON document that begins and ends an output, whatever stands around it.
+fn json(output: &str) -> Result<Value> {
+    let start = output
+        .find('{')
+        .with_context(|| format!("no JSON: {output}"))?;
+    let end = output
+        .rfind('}')
+        .with_context(|| format!("no JSON: {output}"))?;
+    serde_json::from_str(&output[start..=end]).with_context(|| format!("bad JSON: {output}"))
+}
+
+/// What preemptprof said, and what the kernel says.
+fn parts(section: &Section) -> Result<(Value, String)> {
+    let (report, kernel) = section
+        .output
+        .split_once(KERNEL_SAYS)
+        .with_context(|| format!("cut short: {}", section.output))?;
+    Ok((json(report)?, kernel.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subject(name: &str) -> Subject {
+        Subject {
+            name: name.to_owned(),
+            release: "6.1.".to_owned(),
+            models: vec!["full".to_owned(), "none".to_owned()],
+            booted_model: None,
+        }
+    }
+
+    fn verify(name: &str, kernel: &str, output: &str) -> Result<()> {
+        let check = PRODUCT.iter().find(|check| check.name == name).unwrap();
+        let section = Section {
+            status: 0,
+            output: output.to_owned(),
+        };
+        (check.verify)(&subject(kernel), &section)
+    }
+
+    fn doctor(leg: &str, verified: u64) -> String {
+        let probes: Vec<Value> = expected_legs(&subject("6.1"))
+            .iter()
+            .map(|(wanted, usual)| {
+                let leg = if *wanted == "switch" { leg } else { usual };
+                serde_json::json!({"wanted": wanted, "leg": leg})
+            })
+            .collect();
+        let program = serde_json::json!({"name": "x", "verified_instructions": verified});
+        serde_json::json!({
+            "schema": "preemptprof/doctor/1",
+            "probes": probes,
+            "programs": vec![program; 6],
+        })
+        .to_string()
+    }
+
+    #[test]
+    fn each_check_can_fail() {
+        verify("doctor", "6.1", &doctor("tp_btf", 500)).unwrap();
+        assert!(verify("doctor", "6.1", &doctor("raw_tp", 500)).is_err());
+        assert!(verify("doctor", "6.1", &doctor("tp_btf", 900_000)).is_err());
+
+        let models = "none \"active\":\"none\"\nfull \"active\":\"full\"\n";
+        verify("model-from-memory", "6.1", models).unwrap();
+        assert!(verify("model-from-memory", "6.1", "none \"active\":\"full\"\n").is_err());
+        assert!(verify("model-from-memory", "6.1", "").is_err());
+        let realtime = "none \"active\":\"rt\"\nfull \"active\":\"rt\"\n";
+        verify("model-from-memory", "7.3-rt", realtime).unwrap();
+        assert!(verify("model-from-memory", "7.3-rt", models).is_err());
+
+        let switches = |total: u64, lost: u64| {
+            let report = serde_json::json!({
+                "switches": {"total": total, "voluntary": total - 1, "preempted": 1},
+                "loss": {"total": lost},
+            });
+            format!("{report}\n{KERNEL_SAYS}\n")
+        };
+        verify("switches", "6.1", &switches(2 * ROUND_TRIPS + 9, 0)).unwrap();
+        assert!(verify("switches", "6.1", &switches(2 * ROUND_TRIPS - 9, 0)).is_err());
+        assert!(verify("switches", "6.1", &switches(2 * ROUND_TRIPS + 9, 1)).is_err());
+
+        let rcu = |count: u64, traced: u64| {
+            let event = serde_json::json!({"event": "rcu_barrier", "count": count, "by": [{}]});
+            let report = serde_json::json!({"rcu": [event]});
+            format!("{report}\n{KERNEL_SAYS}\n{traced}\n")
+        };
+        verify("rcu_barrier", "6.1", &rcu(3, 3)).unwrap();
+        assert!(verify("rcu_barrier", "6.1", &rcu(2, 3)).is_err());
+        assert!(verify("rcu_barrier", "6.1", &rcu(0, 0)).is_err());
+
+        let share = |state: &str, groups: [&str; 2]| {
+            let callers = groups.map(|group| serde_json::json!({"group": group}));
+            serde_json::json!({"options": [{
+                "name": "CONFIG_DEBUG_PREEMPT", "state": state,
+                "cpu_share": {"value": 0.05}, "callers": callers,
+            }]})
+            .to_string()
+        };
+        let both = ["locking", "slab"];
+        verify("attribution", "6.1-debug-preempt", &share("y", both)).unwrap();
+        assert!(verify("attribution", "6.1-debug-preempt", &share("n", both)).is_err());
+        assert!(verify("attribution", "6.1-debug-preempt", &share("y", ["slab"; 2])).is_err());
+        assert!(verify("attribution", "6.1-plain", &share("n", both)).is_err());
+        let off = "{\"options\": [{\"name\": \"CONFIG_DEBUG_PREEMPT\", \"state\": \"n\"}]}";
+        verify("attribution", "6.1-plain", off).unwrap();
+
+        verify("killed", "6.1", "survived\n").unwrap();
+        assert!(verify("killed", "6.1", "").is_err());
+        assert_eq!(PRODUCT.len(), 6, "a check without its test");
+    }
+}

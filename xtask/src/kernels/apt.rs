@@ -142,7 +142,13 @@ impl Root {
             "APT::Update::Error-Mode=any",
             "-q",
             "update",
-        ]))?;
+        ]))
+        .map_err(|error| {
+            hinted(
+                format!("{error:#}"),
+                ["is the mirror of the system's apt sources in reach? a bzImage by its path needs none"],
+            )
+        })?;
         fs::write(self.stamp(), "").context("the age of the package lists")
     }
 

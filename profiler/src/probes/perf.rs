@@ -114,11 +114,7 @@ pub type Opened = (Event, Vec<(u32, OwnedFd)>, Option<String>);
 ///
 /// The first CPU's error when the timer's event cannot be opened either, or the
 /// hardware's when it is about privileges or limits.
-pub fn open_all(
-    opener: &dyn Opener,
-    cpus: &[u32],
-    hz: u64,
-) -> Result<Opened, (u32, io::Error)> {
+pub fn open_all(opener: &dyn Opener, cpus: &[u32], hz: u64) -> Result<Opened, (u32, io::Error)> {
     match open_each(opener, Event::Cycles, cpus, hz) {
         Ok(fds) => Ok((Event::Cycles, fds, None)),
         Err((cpu, error)) => {

@@ -25,10 +25,13 @@ pub struct Surroundings<'a> {
     pub tracefs: Result<(), String>,
 }
 
+/// Loads a leg's programs and attaches them.
+type Attach<'a> = Box<dyn FnOnce(&mut Ebpf) -> anyhow::Result<()> + 'a>;
+
 /// One way to make a measurement.
 struct Leg<'a> {
     name: &'static str,
-    attach: Box<dyn FnOnce(&mut Ebpf) -> anyhow::Result<()> + 'a>,
+    attach: Attach<'a>,
 }
 
 impl<'a> Leg<'a> {

@@ -199,6 +199,24 @@ pub struct TaskEntry {
     pub preempted: u64,
 }
 
+/// Slots of the map `TASK_SLOTS`.
+pub const TASK_SLOTS: u32 = 1 << 14;
+
+/// The value of the map `TASK_SLOTS`, by the low bits of the thread id: where a
+/// task's switches are counted once it has the slot. An array costs a fraction of
+/// a hash table's lookup, which would be most of a switch's price. A task that
+/// finds its slot taken counts in `TASKS`; its switches are the sum of both.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct TaskSlot {
+    /// Thread id of the task that has the slot; 0 when nobody has.
+    pub pid: u32,
+    /// Not used; 0.
+    pub reserved: u32,
+    /// Its switches since it has the slot.
+    pub entry: TaskEntry,
+}
+
 /// A task of the target that is gone, with its switches.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

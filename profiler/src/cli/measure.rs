@@ -424,12 +424,13 @@ fn chosen_cpus(chosen: Option<&CpuList>, host: &Host) -> anyhow::Result<Vec<u32>
     Ok(chosen.iter().collect())
 }
 
-/// Room for one second of samples of all CPUs.
+/// Room for four seconds of samples of all CPUs: two drains' worth. A buffer that
+/// is half full is drained at once.
 fn ring_bytes(cpus: usize, hz: u64, user_stacks: bool) -> u32 {
     // A record with 40 frames; user stacks are deeper and always taken.
     let record = if user_stacks { 1024 } else { 400 };
-    let bytes = cpus as u64 * hz * record;
-    bytes.next_power_of_two().clamp(256 << 10, 256 << 20) as u32
+    let bytes = cpus as u64 * hz * record * 4;
+    bytes.next_power_of_two().clamp(256 << 10, 64 << 20) as u32
 }
 
 /// Descriptors that tell when processes have ended. One that has ended already

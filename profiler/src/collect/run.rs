@@ -20,9 +20,13 @@ use crate::kernel::{CpuList, Kallsyms, ProcStat};
 use crate::probes::{Plain, Session, perf};
 use crate::recording::{Loss, RunInfo, Sink, Trailer};
 
-/// How often the ring buffer is emptied when nothing is urgent. Each turn is an
-/// interruption of the machine; the buffer holds far more.
-const DRAIN_EVERY: Duration = Duration::from_millis(200);
+/// How often the loop looks around: at CPUs that come and go, and at processes
+/// that end.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// In so many of these turns the ring buffer is emptied once, if it does not ask
+/// for it earlier. Each time takes the CPU from the machine that is measured, and
+/// names that were looked up once are known the next time.
+const DRAIN_ONE_IN: u32 = 8;
 
 /// What is watched until when.
 pub enum Watched {
@@ -134,11 +138,12 @@ impl Run<'_> {
         }
 
         let deadline = self.duration.map(|duration| start + duration);
-        let mut tick = tokio::time::interval(DRAIN_EVERY);
+        let mut tick = tokio::time::interval(LOOK_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // One turn at a time, whoever asks for it: records may come faster than
         // they are taken, and the end must be seen all the same.
         let mut more = false;
+        let mut turns = 0_u32;
         loop {
             tokio::select! {
                 biased;
@@ -157,7 +162,11 @@ impl Run<'_> {
                 }
                 () = until(deadline) => break,
                 _ = tick.tick() => {
-                    more = drain.turn(events.get_mut(), self.sink);
+                    turns = turns.wrapping_add(1);
+                    if turns.is_multiple_of(DRAIN_ONE_IN) {
+                        more = drain.turn(events.get_mut(), self.sink);
+                        self.sink.flush();
+                    }
                     if let Some(logs) = &mut logs {
                         logs.flush();
                     }
@@ -236,9 +245,14 @@ impl Run<'_> {
         let before_detach = Instant::now();
         let maps = self.session.detach();
         let detach = before_detach.elapsed();
-        for entry in maps.tasks.iter().flatten() {
-            let (pid, Plain(counts)) = entry;
-            drain.tasks.add(pid, live_comm(pid).as_deref(), &counts);
+        let in_slots = maps.slots.iter().flatten();
+        let in_slots = in_slots.map(|Plain(slot)| (slot.pid, slot.entry));
+        let in_table = maps.tasks.iter().flatten();
+        let in_table = in_table.map(|(pid, Plain(entry))| (pid, entry));
+        for (pid, entry) in in_slots.chain(in_table) {
+            if entry.voluntary + entry.preempted > 0 {
+                drain.tasks.add(pid, live_comm(pid).as_deref(), &entry);
+            }
         }
         trailer.task_switches = drain.tasks.finish();
         drop(events);

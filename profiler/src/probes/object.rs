@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use aya::maps::{Array, HashMap, MapData, PerCpuArray, RingBuf};
 use aya::{Ebpf, EbpfLoader, Pod};
-use profiler_ebpf::{CpuState, PEEK_BYTES, TaskEntry, UNKNOWN, target};
+use profiler_ebpf::{CpuState, PEEK_BYTES, TaskEntry, TaskSlot, UNKNOWN, target};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::offsets::Offsets;
@@ -162,8 +162,10 @@ pub struct Maps {
     pub cpus: PerCpuArray<MapData, Plain<CpuState>>,
     /// Everything the programs send; taken by the drain.
     pub events: Option<RingBuf<MapData>>,
-    /// The target's tasks.
+    /// The target's tasks, with switches that are not in `slots`.
     pub tasks: HashMap<MapData, u32, Plain<TaskEntry>>,
+    /// Switches of most of them.
+    pub slots: Array<MapData, Plain<TaskSlot>>,
     /// Process ids of the target in the profiler's PID namespace.
     pub ns_targets: HashMap<MapData, u32, u32>,
     /// What `peek` read.
@@ -185,6 +187,7 @@ impl Maps {
         Ok(Self {
             cpus: map("CPUS")?.try_into().context("map CPUS")?,
             events: Some(map("EVENTS")?.try_into().context("map EVENTS")?),
+            slots: map("SLOTS")?.try_into().context("map SLOTS")?,
             tasks: map("TASKS")?.try_into().context("map TASKS")?,
             ns_targets: map("NS_TARGETS")?.try_into().context("map NS_TARGETS")?,
             peek: map("PEEK")?.try_into().context("map PEEK")?,

@@ -255,11 +255,12 @@ fn measure<S: Sink>(
         Some(_) => session.own_tgid().unwrap_or(0),
     };
 
+    let facts = host.into_facts();
     let event = session.event();
     let header = Header {
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-        kernel: host.facts.kernel.clone(),
-        machine: host.facts.machine.clone(),
+        kernel: facts.kernel.clone(),
+        machine: facts.machine.clone(),
         command: subject
             .command
             .iter()
@@ -307,7 +308,7 @@ fn measure<S: Sink>(
         session,
         watched,
         sink: &mut sink,
-        kallsyms: &host.facts.symbols,
+        kallsyms: &facts.symbols,
         signals: &signals,
         duration: args.duration,
         all_cpus: args.cpus.is_none(),
@@ -319,7 +320,7 @@ fn measure<S: Sink>(
     let mut outcome = run.go()?;
     outcome.trailer.machine = crate::kernel::MachineFacts {
         steal: outcome.trailer.machine.steal,
-        ..host.facts.machine.clone()
+        ..facts.machine.clone()
     };
     outcome.trailer.warnings.extend(warnings);
     if verbose > 0 {

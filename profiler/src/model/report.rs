@@ -47,7 +47,8 @@ pub struct Report {
     /// Records that were lost.
     pub loss: LossReport,
     /// The profiler's own cost.
-    pub overhead: OverheadReport,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overhead: Option<OverheadReport>,
     /// Warnings for the reader, whole sentences.
     pub warnings: Vec<String>,
 }

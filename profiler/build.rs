@@ -131,7 +131,7 @@ fn compile(
     let messages = String::from_utf8_lossy(&output.stderr).into_owned();
     if !output.status.success() {
         return Err(format!(
-            "{messages}\nerror: the BPF object was not built by {toolchain}: {command:?}: {}",
+            "{messages}\nerror: the BPF object was not built by {toolchain}: {}",
             output.status
         )
         .into());

@@ -11,7 +11,7 @@ use super::measure::Plan;
 use super::oracle::{Tools, Window};
 use super::stats::{self, Estimate};
 use super::text::{self, count_interval, percent, percent_interval};
-use super::truth::source_name;
+use super::truth::{self, source_name};
 use super::workloads::Workload;
 use crate::kernels::Kernel;
 
@@ -134,19 +134,13 @@ fn round(order: &[usize; 3], done: Vec<Done>) -> Result<[Window; 3]> {
 }
 
 fn summary(kernel: &Kernel, workload: Workload, rounds: &[[Window; 3]]) -> Option<Cost> {
-    let switches = |window: &Window| -> f64 {
-        let calls = window
-            .functions
-            .iter()
-            .filter(|f| source_name(&f.symbol) == "__schedule")
-            .map(|f| f.calls as f64);
-        calls.sum()
-    };
     let total = |window: &Window| window.instructions.total as f64;
     let groups: Vec<Vec<(f64, f64)>> = (0..KINDS.len())
         .map(|kind| {
             let windows = rounds.iter().map(|round| &round[kind]);
-            windows.map(|w| (switches(w), total(w))).collect()
+            windows
+                .map(|w| (truth::switches(w) as f64, total(w)))
+                .collect()
         })
         .collect();
     let totals: Vec<Vec<f64>> = groups

@@ -4,7 +4,8 @@ use std::fs;
 
 use anyhow::{Context as _, Result, bail};
 
-use super::score::{self, Score};
+use super::report;
+use super::score::Score;
 use crate::host;
 
 /// Replaces the table of the score's pair in docs/accuracy.md, or adds one.
@@ -30,11 +31,14 @@ fn markdown(scored: &Score) -> String {
         scored.option,
         scored.with,
         scored.without,
-        score::TITLES.join(" | "),
-        " --- |".repeat(score::TITLES.len())
+        report::SCORE_TITLES.join(" | "),
+        " --- |".repeat(report::SCORE_TITLES.len())
     );
     for workload in &scored.workloads {
-        text.push_str(&format!("| {} |\n", score::cells(workload).join(" | ")));
+        text.push_str(&format!(
+            "| {} |\n",
+            report::score_cells(workload).join(" | ")
+        ));
     }
     text
 }

@@ -11,7 +11,7 @@ use super::measure::Plan;
 use super::oracle::{Tools, Window};
 use super::stats::{self, Estimate};
 use super::text::{self, count_interval, percent, percent_interval};
-use super::truth::source_name;
+use super::truth::{self, source_name};
 use super::workloads::Workload;
 use crate::kernels::Kernel;
 
@@ -35,6 +35,12 @@ pub(crate) struct Cost {
     preemptprof: Estimate,
     /// What `perf record -F 997 -a -g` adds.
     perf: Estimate,
+    /// What `preemptprof run` adds at equal numbers of context switches. The
+    /// scheduler's choices make runs differ far more than profiling does; their
+    /// effect is taken out with the slope of instructions over switches.
+    preemptprof_at_equal_switches: Estimate,
+    /// The same for perf.
+    perf_at_equal_switches: Estimate,
     /// Where that goes, as fractions of a bare run: user space, kernel code
     /// without a symbol (BPF programs and trampolines), and the functions that
     /// grew most.
@@ -129,23 +135,35 @@ fn round(order: &[usize; 3], done: Vec<Done>) -> Result<[Window; 3]> {
 
 fn summary(kernel: &Kernel, workload: Workload, rounds: &[[Window; 3]]) -> Option<Cost> {
     let total = |window: &Window| window.instructions.total as f64;
-    let bare: Vec<f64> = rounds.iter().map(|round| total(&round[0])).collect();
-    let added = |kind: usize| {
-        let pairs: Vec<(f64, f64)> = rounds
-            .iter()
-            .map(|round| (total(&round[0]), total(&round[kind])))
-            .collect();
-        stats::added_fraction(&pairs)
+    let groups: Vec<Vec<(f64, f64)>> = (0..KINDS.len())
+        .map(|kind| {
+            let windows = rounds.iter().map(|round| &round[kind]);
+            windows
+                .map(|w| (truth::switches(w) as f64, total(w)))
+                .collect()
+        })
+        .collect();
+    let totals: Vec<Vec<f64>> = groups
+        .iter()
+        .map(|group| group.iter().map(|(_, y)| *y).collect())
+        .collect();
+    let of_bare: Vec<f64> = groups[0].iter().map(|(x, _)| *x).collect();
+    let equal = stats::adjusted(&groups, stats::mean(&of_bare)?);
+    let added = |values: &[Vec<f64>], kind: usize| {
+        let pairs = values[0].iter().copied().zip(values[kind].iter().copied());
+        stats::added_fraction(&pairs.collect::<Vec<_>>())
     };
-    let bare = stats::mean_interval(&bare)?;
+    let bare = stats::mean_interval(&totals[0])?;
     Some(Cost {
         schema: SCHEMA,
         kernel: kernel.name.clone(),
         workload: workload.name.to_owned(),
         pairs: rounds.len(),
         bare,
-        preemptprof: added(1)?,
-        perf: added(2)?,
+        preemptprof: added(&totals, 1)?,
+        perf: added(&totals, 2)?,
+        preemptprof_at_equal_switches: added(&equal, 1)?,
+        perf_at_equal_switches: added(&equal, 2)?,
         parts: parts(rounds, bare.value),
     })
 }
@@ -188,29 +206,27 @@ const UNNAMED: &str = "(BPF and trampolines)";
 
 /// The costs as text.
 pub(crate) fn text(costs: &[Cost]) -> String {
-    let mut table = text::table(
-        &[
-            "workload",
-            "kernel",
-            "pairs",
-            "bare instructions",
-            "preemptprof adds",
-            "perf adds",
-        ],
-        2,
-    );
+    let mut out = String::new();
     for cost in costs {
+        out.push_str(&format!(
+            "{} on {}, {} rounds, a bare run is {} instructions\n\n",
+            cost.workload,
+            cost.kernel,
+            cost.pairs,
+            count_interval(cost.bare)
+        ));
+        let mut table = text::table(&["adds", "as measured", "at equal context switches"], 1);
         table.add_row([
-            cost.workload.clone(),
-            cost.kernel.clone(),
-            cost.pairs.to_string(),
-            count_interval(cost.bare),
+            "preemptprof run".to_owned(),
             percent_interval(cost.preemptprof),
-            percent_interval(cost.perf),
+            percent_interval(cost.preemptprof_at_equal_switches),
         ]);
-    }
-    let mut out = format!("{}\n", text::lines(&table));
-    for cost in costs {
+        table.add_row([
+            "perf record".to_owned(),
+            percent_interval(cost.perf),
+            percent_interval(cost.perf_at_equal_switches),
+        ]);
+        out.push_str(&format!("{}\n", text::lines(&table)));
         let mut table = text::table(&["where it goes", "preemptprof", "perf"], 1);
         for part in &cost.parts {
             table.add_row([
@@ -219,7 +235,7 @@ pub(crate) fn text(costs: &[Cost]) -> String {
                 percent(part.perf),
             ]);
         }
-        out.push_str(&format!("\n{}\n{}\n", cost.workload, text::lines(&table)));
+        out.push_str(&format!("\n{}\n", text::lines(&table)));
     }
     out
 }

@@ -281,7 +281,7 @@ pub fn lab(args: &LabArgs) -> Result<ExitCode> {
                 pair => pair?,
             };
             let score = scored(&pair, &workloads, plan.plan(), &profiler.tools()?)?;
-            output.print(&score, score::text)?;
+            output.print(&score, report::score)?;
             if *write {
                 accuracy::write(&score)?;
             }
@@ -365,7 +365,7 @@ pub fn small_score() -> Result<Option<()>> {
     };
     let tools = ProfilerArgs { preemptprof: None }.tools()?;
     let score = scored(&pair, &workloads, plan, &tools)?;
-    print!("{}", score::text(&score));
+    print!("{}", report::score(&score));
     anyhow::ensure!(
         score.passed,
         "the profiler is less accurate than xtask/accuracy-bounds.toml allows"

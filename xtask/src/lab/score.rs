@@ -11,8 +11,7 @@ use super::guest::{Done, Guest, Step};
 use super::measure::PairOfKernels;
 use super::oracle::{Tools, Window};
 use super::profile::{self, OptionReport, Report};
-use super::stats::Estimate;
-use super::text::{self, count, percent, percent_interval};
+use super::stats::{self, Estimate};
 use super::truth::{self, Truth, source_name};
 use super::workloads::Workload;
 
@@ -55,6 +54,8 @@ pub(crate) struct WorkloadScore {
     pub(crate) predicted_gain: Option<Estimate>,
     /// What the other kernel saves.
     pub(crate) true_gain: Estimate,
+    /// The same of instructions, at equal numbers of context switches.
+    pub(crate) true_gain_at_equal_switches: Estimate,
     /// Predicted less true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gain_error: Option<f64>,
@@ -74,8 +75,8 @@ pub(crate) struct WorkloadScore {
     pub(crate) callers: Vec<Calls>,
     /// Instructions of the profiled run.
     pub(crate) instructions: u64,
-    /// That less the mean of bare runs, as a fraction of it. One run against a
-    /// mean: it scatters as runs do.
+    /// That less the mean of bare runs at as many context switches, as a fraction
+    /// of it.
     pub(crate) added: f64,
     /// Each bound that was exceeded, as a sentence.
     pub(crate) exceeded: Vec<String>,
@@ -230,6 +231,7 @@ fn judge(
         workload: truth.workload.clone(),
         predicted_gain,
         true_gain: truth.gain,
+        true_gain_at_equal_switches: truth.gain_at_equal_switches,
         gain_error: predicted_gain.map(|gain| gain.value - truth.gain.value),
         sampled_share: option.cpu_share.as_ref().map(|v| v.estimate()),
         evidence: option.cpu_share.as_ref().map(|v| v.evidence.clone()),
@@ -246,7 +248,7 @@ fn judge(
             .filter_map(|c| Some(Calls::new(&c.symbol, c.calls?, seen.of_caller(&c.symbol))))
             .collect(),
         instructions: window.instructions.total,
-        added: window.instructions.total as f64 / truth.with.instructions.value - 1.0,
+        added: added(truth, window),
         exceeded: Vec::new(),
     };
     if option.state != "y" {
@@ -283,6 +285,18 @@ fn judge(
         );
     }
     score
+}
+
+/// What a run has more than bare ones with as many context switches would have,
+/// as a fraction.
+fn added(truth: &Truth, window: &Window) -> f64 {
+    let (x, y) = (
+        truth::switches(window) as f64,
+        window.instructions.total as f64,
+    );
+    let bare = stats::adjusted(&[truth.with.switches_and_instructions()], x);
+    // A truth has at least one run.
+    y / stats::mean(&bare[0]).unwrap_or(y) - 1.0
 }
 
 /// The calls of the option's functions in one run, without those made by the
@@ -363,93 +377,6 @@ fn profiles(symbol: &str) -> bool {
     NAMES.contains(&symbol)
         || WITHIN.iter().any(|part| symbol.contains(part))
         || BEGINNINGS.iter().any(|part| plain.starts_with(part))
-}
-
-/// The score as text.
-pub(crate) fn text(score: &Score) -> String {
-    let mut out = format!(
-        "{}: preemptprof on {}, truth from {}\n\n{}\n",
-        score.option,
-        score.with,
-        score.without,
-        text::lines(&table(score))
-    );
-    for workload in &score.workloads {
-        let lists = [("function", &workload.calls), ("caller", &workload.callers)];
-        for (title, calls) in lists {
-            if calls.is_empty() {
-                continue;
-            }
-            let mut table = text::table(&[title, "calls counted", "true", "error"], 1);
-            for calls in calls {
-                table.add_row([
-                    calls.symbol.clone(),
-                    count(calls.counted),
-                    count(calls.truth),
-                    calls.error.map_or_else(String::new, percent),
-                ]);
-            }
-            out.push_str(&format!(
-                "\n{}\n{}\n",
-                workload.workload,
-                text::lines(&table)
-            ));
-        }
-    }
-    let exceeded: Vec<String> = score
-        .workloads
-        .iter()
-        .flat_map(|w| {
-            w.exceeded
-                .iter()
-                .map(move |e| format!("{}: {e}\n", w.workload))
-        })
-        .collect();
-    if exceeded.is_empty() {
-        out.push_str("\nwithin the bounds of xtask/accuracy-bounds.toml\n");
-    } else {
-        out.push_str("\nbeyond the bounds of xtask/accuracy-bounds.toml:\n");
-        out.extend(exceeded);
-    }
-    out
-}
-
-/// One line for each workload.
-pub(crate) fn table(score: &Score) -> comfy_table::Table {
-    let mut table = text::table(&TITLES, 1);
-    for workload in &score.workloads {
-        table.add_row(cells(workload));
-    }
-    table
-}
-
-/// The columns of a score.
-pub(crate) const TITLES: [&str; 8] = [
-    "workload",
-    "predicted gain",
-    "true gain",
-    "off by",
-    "sampled share",
-    "true share",
-    "perf's share",
-    "profiler adds",
-];
-
-/// One workload in these columns.
-pub(crate) fn cells(score: &WorkloadScore) -> [String; 8] {
-    let or_none = |estimate: Option<Estimate>| estimate.map_or("none".to_owned(), percent_interval);
-    [
-        score.workload.clone(),
-        or_none(score.predicted_gain),
-        percent_interval(score.true_gain),
-        score
-            .gain_error
-            .map_or_else(String::new, |error| format!("{:+.2} pp", 100.0 * error)),
-        or_none(score.sampled_share),
-        percent(score.true_share),
-        percent(score.perf_share),
-        percent(score.added),
-    ]
 }
 
 #[cfg(test)]

@@ -131,6 +131,34 @@ pub(crate) fn added_fraction(pairs: &[(f64, f64)]) -> Option<Estimate> {
     mean_interval(&ratios)
 }
 
+/// Takes out of `y` what goes with `x`: each group of `(x, y)` is shifted along
+/// the slope that the groups have in common to where `x` is `at`.
+///
+/// The slope is that within groups, so a difference between them stays. It is
+/// zero when `x` does not vary within any.
+pub(crate) fn adjusted(groups: &[Vec<(f64, f64)>], at: f64) -> Vec<Vec<f64>> {
+    let (mut products, mut squares) = (0.0, 0.0);
+    for group in groups {
+        let xs: Vec<f64> = group.iter().map(|(x, _)| *x).collect();
+        let ys: Vec<f64> = group.iter().map(|(_, y)| *y).collect();
+        if let (Some(mean_x), Some(mean_y)) = (mean(&xs), mean(&ys)) {
+            for (x, y) in group {
+                products += (x - mean_x) * (y - mean_y);
+                squares += (x - mean_x).powi(2);
+            }
+        }
+    }
+    let slope = if squares == 0.0 {
+        0.0
+    } else {
+        products / squares
+    };
+    groups
+        .iter()
+        .map(|group| group.iter().map(|(x, y)| y - slope * (x - at)).collect())
+        .collect()
+}
+
 fn bootstrap(value: f64, mut one: impl FnMut(&mut Random) -> Option<f64>) -> Estimate {
     // The same samples always give the same interval.
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
@@ -227,6 +255,26 @@ mod tests {
         assert!((estimate.value - 0.02).abs() < 1e-12);
         assert_eq!(added_fraction(&[(0.0, 1.0)]), None);
         assert_eq!(added_fraction(&[]), None);
+    }
+
+    #[test]
+    fn adjusting_takes_out_the_slope_and_leaves_the_difference() {
+        // y = 1000 + 3 x in the first group and 20 more in the second, which also
+        // has larger x.
+        let group = |xs: [f64; 3], more: f64| xs.map(|x| (x, 1000.0 + 3.0 * x + more)).to_vec();
+        let groups = [
+            group([10.0, 20.0, 30.0], 0.0),
+            group([40.0, 45.0, 80.0], 20.0),
+        ];
+        let adjusted = adjusted(&groups, 20.0);
+        for (values, expected) in adjusted.iter().zip([1060.0, 1080.0]) {
+            assert!(
+                values.iter().all(|y| (y - expected).abs() < 1e-9),
+                "{values:?}"
+            );
+        }
+        let constant = super::adjusted(&[vec![(5.0, 1.0), (5.0, 2.0)]], 0.0);
+        assert_eq!(constant, [[1.0, 2.0]]);
     }
 
     #[test]

@@ -54,6 +54,32 @@ pub(crate) struct Side {
     pub(crate) kernel_instructions: Estimate,
     /// The instructions of each run, in the order in which they ran.
     pub(crate) instructions_of_runs: Vec<u64>,
+    /// The context switches of each run.
+    pub(crate) switches_of_runs: Vec<u64>,
+}
+
+impl Side {
+    /// Context switches and instructions of each run.
+    pub(crate) fn switches_and_instructions(&self) -> Vec<(f64, f64)> {
+        let switches = self.switches_of_runs.iter().map(|x| *x as f64);
+        let instructions = self.instructions_of_runs.iter().map(|y| *y as f64);
+        switches.zip(instructions).collect()
+    }
+}
+
+/// Context switches in a window.
+pub(crate) fn switches(window: &Window) -> u64 {
+    calls_in(window, "__schedule")
+}
+
+/// Calls of the function of that name in the source.
+fn calls_in(window: &Window, symbol: &str) -> u64 {
+    window
+        .functions
+        .iter()
+        .filter(|f| is_entry(&f.symbol) && source_name(&f.symbol) == symbol)
+        .map(|f| f.calls)
+        .sum()
 }
 
 /// A difference in work.
@@ -122,6 +148,9 @@ pub(crate) struct Truth {
     pub(crate) gain: Estimate,
     /// The same of executed instructions.
     pub(crate) gain_instructions: Estimate,
+    /// The same at equal numbers of context switches: without the scatter that the
+    /// scheduler's choices bring, and without what they truly cost.
+    pub(crate) gain_at_equal_switches: Estimate,
     /// The fraction of the instructions of a run with the option that lie in
     /// the option's own functions: what a sampler that sees everything would show.
     pub(crate) share: Estimate,
@@ -180,18 +209,6 @@ fn samples(runs: &[Run], value: impl Fn(&Run) -> u64) -> Vec<f64> {
     runs.iter().map(|run| value(run) as f64).collect()
 }
 
-/// Calls of `symbol` in each run.
-fn calls_of(runs: &[Run], symbol: &str) -> Vec<f64> {
-    samples(runs, |run| {
-        run.window
-            .functions
-            .iter()
-            .filter(|f| is_entry(&f.symbol) && source_name(&f.symbol) == symbol)
-            .map(|f| f.calls)
-            .sum()
-    })
-}
-
 fn side(kernel: &str, runs: &[Run]) -> Option<Side> {
     let estimate = |value: fn(&Run) -> u64| stats::mean_interval(&samples(runs, value));
     Some(Side {
@@ -204,6 +221,7 @@ fn side(kernel: &str, runs: &[Run]) -> Option<Side> {
             .iter()
             .map(|run| run.window.instructions.total)
             .collect(),
+        switches_of_runs: runs.iter().map(|run| switches(&run.window)).collect(),
     })
 }
 
@@ -247,7 +265,8 @@ pub(crate) fn compare(
     let work = WORK
         .iter()
         .filter_map(|(what, symbol)| {
-            let (a, b) = (calls_of(with, symbol), calls_of(without, symbol));
+            let calls = |runs| samples(runs, |run| calls_in(&run.window, symbol));
+            let (a, b) = (calls(with), calls(without));
             Some(Work {
                 what: (*what).to_owned(),
                 symbol: (*symbol).to_owned(),
@@ -257,14 +276,22 @@ pub(crate) fn compare(
             })
         })
         .collect();
+    let (with_side, without_side) = (side(with_kernel, with)?, side(without_kernel, without)?);
+    let groups = [
+        with_side.switches_and_instructions(),
+        without_side.switches_and_instructions(),
+    ];
+    let all: Vec<f64> = groups.iter().flatten().map(|(x, _)| *x).collect();
+    let equal = stats::adjusted(&groups, stats::mean(&all)?);
     Some(Truth {
         schema: SCHEMA.to_owned(),
         workload: workload.name.to_owned(),
         command: workload.command.to_owned(),
-        with: side(with_kernel, with)?,
-        without: side(without_kernel, without)?,
+        with: with_side,
+        without: without_side,
         gain: stats::saved_fraction(&samples(with, time), &samples(without, time))?,
         gain_instructions: stats::saved_fraction(&samples(with, total), &samples(without, total))?,
+        gain_at_equal_switches: stats::saved_fraction(&equal[0], &equal[1])?,
         share: stats::mean_interval(&shares)?,
         sites: sites(with, &own_names),
         own_functions: own,

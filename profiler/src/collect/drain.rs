@@ -1,7 +1,5 @@
 //! From ring-buffer records to a recording's: bounded turns, stacks kept once.
 
-use std::collections::HashMap;
-
 use aya::maps::{MapData, RingBuf};
 use bytes::Bytes;
 use profiler_ebpf::{
@@ -12,6 +10,7 @@ use zerocopy::FromBytes as _;
 use super::rcu::RcuCalls;
 use super::tasks::Tasks;
 use super::users::UserSymbols;
+use crate::fast_map::FastMap;
 use crate::kernel::Kallsyms;
 use crate::recording::{
     Epoch, Frame, FrameId, Sample, SampleFlags, Sink, StackId, SwitchCounts, Symbol,
@@ -31,10 +30,10 @@ pub(super) struct Drain<'a> {
     own_tgid: u32,
     /// CLOCK_MONOTONIC at the start of the run, nanoseconds.
     origin_ns: u64,
-    stacks: HashMap<Bytes, StackId>,
-    frames: HashMap<u64, FrameId>,
+    stacks: FastMap<Bytes, StackId>,
+    frames: FastMap<u64, FrameId>,
     /// The same of user stacks, whose addresses mean something in one process.
-    user_stacks: HashMap<(u32, Bytes), StackId>,
+    user_stacks: FastMap<(u32, Bytes), StackId>,
     users: UserSymbols,
     /// rcu_barrier calls.
     rcu: RcuCalls,
@@ -43,7 +42,7 @@ pub(super) struct Drain<'a> {
     /// Records that are of no known kind or size: the object is not of this
     /// build, or memory is broken.
     pub(super) unreadable: u64,
-    comms: HashMap<[u8; 16], u32>,
+    comms: FastMap<[u8; 16], u32>,
 }
 
 impl<'a> Drain<'a> {
@@ -53,14 +52,14 @@ impl<'a> Drain<'a> {
             kallsyms,
             own_tgid,
             origin_ns,
-            stacks: HashMap::new(),
-            frames: HashMap::new(),
-            user_stacks: HashMap::new(),
+            stacks: FastMap::default(),
+            frames: FastMap::default(),
+            user_stacks: FastMap::default(),
             users: UserSymbols::default(),
             rcu: RcuCalls::default(),
             tasks: Tasks::default(),
             unreadable: 0,
-            comms: HashMap::new(),
+            comms: FastMap::default(),
         }
     }
 

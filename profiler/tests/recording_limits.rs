@@ -7,6 +7,7 @@
 )]
 
 mod recording_common;
+mod skip;
 
 use std::fs;
 use std::path::Path;
@@ -49,7 +50,9 @@ fn on_small_disk(bytes: u64, test: impl FnOnce(&Path) + Send) {
                 test(dir.path());
             } else {
                 let error = std::io::Error::last_os_error();
-                eprintln!("skipped: mounting a tmpfs needs CAP_SYS_ADMIN ({error})");
+                let thread = std::thread::current();
+                let why = format!("mounting a tmpfs needs CAP_SYS_ADMIN ({error})");
+                skip::skip(thread.name().unwrap_or("recording_limits"), &why);
             }
         });
         if let Err(panic) = run.join() {

@@ -2,11 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests too")]
 
+mod skip;
+
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use profiler::workloads::{messaging, pipe, spawn};
+use skip::skip;
 
 fn alone() -> MutexGuard<'static, ()> {
     static FORKING: Mutex<()> = Mutex::new(());
@@ -155,7 +158,10 @@ fn too_many_processes_are_a_clear_error() {
         // Limits on processes do not bind root: become nobody.
         // SAFETY: no memory is passed.
         if unsafe { libc::setuid(65_534) } != 0 {
-            eprintln!("skipped: cannot become another user");
+            skip(
+                "too_many_processes_are_a_clear_error",
+                "cannot become another user",
+            );
             return;
         }
     }

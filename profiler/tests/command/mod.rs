@@ -7,8 +7,8 @@
     reason = "test code"
 )]
 
-use std::fs::{self, OpenOptions};
-use std::io::{Read, Write as _};
+use std::fs;
+use std::io::Read;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -19,24 +19,14 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
+#[path = "../skip/mod.rs"]
+mod skip;
+pub use skip::skip;
+
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_preemptprof");
 /// Longer than anything here takes on the slowest and busiest machine.
 pub const PATIENCE: Duration = Duration::from_secs(300);
-
-/// Says that `test` cannot run here. The test runner counts it as skipped.
-pub fn skip(test: &str, why: &str) {
-    eprintln!("skipped: {why}");
-    if let Some(path) = std::env::var_os("PREEMPTPROF_SKIP_LOG") {
-        let mut log = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(path)
-            .unwrap();
-        log.write_all(format!("{test}: {why}\n").as_bytes())
-            .unwrap();
-    }
-}
 
 /// Whether this process is root.
 pub fn is_root() -> bool {

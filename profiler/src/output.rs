@@ -6,7 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -232,6 +232,13 @@ impl Drop for AtomicFile {
 /// # Errors
 /// As for [`AtomicFile::create`] and [`AtomicFile::commit`].
 pub fn write_file(target: &Path, force: bool, contents: &[u8]) -> Result<()> {
+    if is_device(target) {
+        return OpenOptions::new()
+            .write(true)
+            .open(target)
+            .and_then(|mut device| device.write_all(contents))
+            .with_context(|| format!("cannot write {}", target.display()));
+    }
     let mut file = AtomicFile::create(target, force)?;
     file.write_all(contents)
         .with_context(|| format!("cannot write {}", target.display()))?;
@@ -244,6 +251,9 @@ pub fn write_file(target: &Path, force: bool, contents: &[u8]) -> Result<()> {
 /// # Errors
 /// As for `create`.
 pub fn check(target: &Path, force: bool) -> Result<()> {
+    if is_device(target) {
+        return Ok(());
+    }
     file_name(target)?;
     check_target(target, force)?;
     let directory = match target.parent() {
@@ -256,6 +266,17 @@ pub fn check(target: &Path, force: bool) -> Result<()> {
         return Ok(());
     }
     Err(cannot_create(target, &io::Error::last_os_error()))
+}
+
+/// Whether `target` is something below /dev that is written to rather than
+/// replaced: /dev/null, /dev/stderr, a terminal. Elsewhere nobody expects one, and
+/// one that is there may be a trap.
+fn is_device(target: &Path) -> bool {
+    target.starts_with("/dev")
+        && fs::metadata(target).is_ok_and(|meta| {
+            let kind = meta.file_type();
+            kind.is_char_device() || kind.is_fifo()
+        })
 }
 
 fn cannot_create(target: &Path, error: &io::Error) -> anyhow::Error {
@@ -430,6 +451,22 @@ mod tests {
         assert_eq!(fs::read(&victim).unwrap(), b"precious");
         assert!(fs::symlink_metadata(&target).unwrap().is_file());
         assert_eq!(fs::symlink_metadata(&target).unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn devices_are_written_to() {
+        check(Path::new("/dev/null"), false).unwrap();
+        write_file(Path::new("/dev/null"), false, b"report").unwrap();
+        let null = fs::symlink_metadata("/dev/null").unwrap();
+        assert!(null.file_type().is_char_device());
+        // A FIFO that someone put elsewhere is no output.
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        let name = CString::new(fifo.as_os_str().as_bytes()).unwrap();
+        // SAFETY: the string is NUL-terminated and outlives the call.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        assert!(check(&fifo, true).is_err());
+        assert!(write_file(&fifo, true, b"report").is_err());
     }
 
     #[test]

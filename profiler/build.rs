@@ -75,6 +75,14 @@ fn build() -> Result<(), Box<dyn Error>> {
     }
 
     let out_dir = PathBuf::from(required("OUT_DIR")?);
+    // Both objects are linked to the same path, so another build must not come
+    // between linking one and copying it.
+    let folder = bpf_target_dir(root);
+    let lock = folder.join("objects.lock");
+    let lock = fs::create_dir_all(&folder)
+        .and_then(|()| fs::File::create(&lock))
+        .and_then(|file| file.lock().map(|()| file))
+        .map_err(|error| format!("error: {}: {error}", lock.display()))?;
     let mut shown = String::new();
     for (object, features) in OBJECTS {
         let (built, messages) = compile(&toolchain, &linker, root, target, features)?;
@@ -88,15 +96,17 @@ fn build() -> Result<(), Box<dyn Error>> {
             shown = messages;
         }
     }
+    drop(lock);
     Ok(())
 }
 
 /// The inner cargo's target folder: one for all profiles of the outer cargo, as
 /// the object does not depend on them.
 fn bpf_target_dir(root: &Path) -> PathBuf {
-    env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| root.join("target"), PathBuf::from)
-        .join("bpf")
+    // A relative one is relative to where the outer cargo was started, which
+    // cannot be told from here; the root is the usual place.
+    let outer = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    root.join(outer).join("bpf")
 }
 
 /// Runs the inner cargo and returns the path of what it linked, and what it said.
@@ -131,7 +141,7 @@ fn compile(
     let messages = String::from_utf8_lossy(&output.stderr).into_owned();
     if !output.status.success() {
         return Err(format!(
-            "{messages}\nerror: the BPF object was not built by {toolchain}: {command:?}: {}",
+            "{messages}\nerror: the BPF object was not built by {toolchain}: {}",
             output.status
         )
         .into());

@@ -34,10 +34,10 @@ pub(crate) fn any_state() -> Option<&'static mut CpuState> {
     Some(unsafe { &mut *state })
 }
 
-/// This CPU's state, if the CPU is watched.
+/// This CPU's state, if `what`, a bit of `watch`, is wanted of the CPU.
 #[inline(always)]
-pub(crate) fn watched_state() -> Option<&'static mut CpuState> {
-    any_state().filter(|state| state.watched != 0)
+pub(crate) fn watched_state(what: u64) -> Option<&'static mut CpuState> {
+    any_state().filter(|state| state.watched & what != 0)
 }
 
 /// Adds to a counter that programs which preempt one another share. A plain
@@ -101,6 +101,11 @@ pub(crate) fn send(state: &mut CpuState, record: &[u8]) {
             loss::RING_FULL
         };
         lost(state, reason);
+        log!(
+            "lost a record of {} bytes, {} free in the ring buffer",
+            record.len(),
+            room
+        );
     }
 }
 

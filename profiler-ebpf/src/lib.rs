@@ -21,6 +21,9 @@ pub const COMM_LEN: usize = 16;
 /// Bytes that one run of the program `peek` reads.
 pub const PEEK_BYTES: usize = 16;
 
+/// Clock readings that one run of the program `clock` times.
+pub const CLOCK_READINGS: u32 = 64;
+
 /// Tags in [`RecordHeader::kind`].
 pub mod kind {
     /// A [`SampleRecord`](crate::SampleRecord) with its frames.
@@ -45,6 +48,14 @@ pub mod flags {
     pub const USER_TRUNCATED: u32 = 1 << 3;
     /// The record is of the off-CPU leg: one block, not one call.
     pub const OFF_CPU: u32 = 1 << 4;
+}
+
+/// Bits of [`CpuState::watched`].
+pub mod watch {
+    /// The sampler runs.
+    pub const SAMPLES: u64 = 1 << 0;
+    /// Switches are counted.
+    pub const SWITCHES: u64 = 1 << 1;
 }
 
 /// Values of the global `TARGET_MODE`.
@@ -164,7 +175,7 @@ pub struct CpuState {
     pub counters: Counters,
     /// When the next epoch record is due, CLOCK_MONOTONIC nanoseconds.
     pub next_epoch_ns: u64,
-    /// Not 0 when this CPU is watched (`-C`).
+    /// Bits of [`watch`]; 0 when this CPU is not watched (`-C`).
     pub watched: u64,
 }
 
@@ -186,6 +197,24 @@ pub struct TaskEntry {
     pub voluntary: u64,
     /// Switches in which it could have gone on.
     pub preempted: u64,
+}
+
+/// Slots of the map `TASK_SLOTS`.
+pub const TASK_SLOTS: u32 = 1 << 14;
+
+/// The value of the map `TASK_SLOTS`, by the low bits of the thread id: where a
+/// task's switches are counted once it has the slot. An array costs a fraction of
+/// a hash table's lookup, which would be most of a switch's price. A task that
+/// finds its slot taken counts in `TASKS`; its switches are the sum of both.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct TaskSlot {
+    /// Thread id of the task that has the slot; 0 when nobody has.
+    pub pid: u32,
+    /// Not used; 0.
+    pub reserved: u32,
+    /// Its switches since it has the slot.
+    pub entry: TaskEntry,
 }
 
 /// A task of the target that is gone, with its switches.

@@ -11,6 +11,12 @@
 )]
 
 #[cfg(target_arch = "bpf")]
+#[macro_use]
+mod log;
+
+#[cfg(target_arch = "bpf")]
+mod clock;
+#[cfg(target_arch = "bpf")]
 mod cpu;
 #[cfg(target_arch = "bpf")]
 mod globals;
@@ -29,6 +35,7 @@ mod task;
 mod stubs {
     use aya_ebpf::{
         EbpfContext as _,
+        cty::c_void,
         macros::{
             btf_tracepoint, fentry, fexit, kprobe, kretprobe, perf_event, raw_tracepoint,
             tracepoint,
@@ -39,7 +46,7 @@ mod stubs {
         },
     };
 
-    use crate::{globals, peek, rcu, sample, switch, task};
+    use crate::{clock, globals, peek, rcu, sample, switch, task};
 
     /// Samples: one run per CPU and period. Minimum kernel 5.8 (ring buffer).
     #[perf_event]
@@ -124,18 +131,32 @@ mod stubs {
         0
     }
 
+    // The next three are asked, so their result counts. aya's macro would have
+    // them return 0 whatever they say, and so it is spelled out here.
+
     /// Not attached to anything: run by `BPF_PROG_TEST_RUN` with an address,
     /// reads kernel memory there. Minimum kernel 5.10.
-    #[raw_tracepoint]
-    fn peek(ctx: RawTracePointContext) -> i32 {
-        peek::on_peek(ctx.arg(0))
+    #[unsafe(no_mangle)]
+    #[unsafe(link_section = "raw_tp")]
+    extern "C" fn peek(ctx: *mut c_void) -> i32 {
+        peek::on_peek(RawTracePointContext::new(ctx).arg(0))
+    }
+
+    /// Not attached to anything: run by `BPF_PROG_TEST_RUN`, says how many
+    /// nanoseconds `CLOCK_READINGS` readings of the clock take. Minimum kernel
+    /// 5.10.
+    #[unsafe(no_mangle)]
+    #[unsafe(link_section = "raw_tp")]
+    extern "C" fn clock(_ctx: *mut c_void) -> i32 {
+        clock::on_clock()
     }
 
     /// Not attached to anything: run by `BPF_PROG_TEST_RUN`, says which process
     /// of the initial PID namespace the caller is. Minimum kernel 5.10.
-    #[raw_tracepoint]
-    fn whoami(ctx: RawTracePointContext) -> i32 {
-        ctx.tgid() as i32
+    #[unsafe(no_mangle)]
+    #[unsafe(link_section = "raw_tp")]
+    extern "C" fn whoami(ctx: *mut c_void) -> i32 {
+        RawTracePointContext::new(ctx).tgid() as i32
     }
 
     /// The start of an rcu_barrier call. Minimum kernel 5.5.

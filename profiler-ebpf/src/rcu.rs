@@ -6,7 +6,7 @@ use aya_ebpf::{
     macros::map,
     maps::{Array, HashMap, PerCpuArray},
 };
-use profiler_ebpf::{CpuState, RCU_FRAMES, RcuRecord, flags, kind, loss};
+use profiler_ebpf::{CpuState, RCU_FRAMES, RcuRecord, flags, kind, loss, watch};
 use zerocopy::IntoBytes as _;
 
 use crate::{cpu, globals, switch::Next, task};
@@ -38,7 +38,7 @@ const FRAMES_SEARCHED: usize = 16;
 /// A call begins. One that began before the run is not the run's.
 #[inline(always)]
 pub(crate) fn on_enter(ctx: *mut c_void) {
-    if let Some(state) = cpu::watched_state() {
+    if let Some(state) = cpu::watched_state(watch::SWITCHES) {
         begin(ctx, state, bpf_get_current_pid_tgid(), 0);
     }
 }
@@ -77,6 +77,7 @@ fn begin(ctx: *mut c_void, state: &mut CpuState, pid_tgid: u64, off_cpu: u32) ->
     call.flags = target | off_cpu;
     call.comm = bpf_get_current_comm().unwrap_or_default();
     call.stack_bytes = stack(ctx, &mut call.frames);
+    log!("rcu_barrier: task {} begins to wait", pid);
     true
 }
 
@@ -100,6 +101,7 @@ fn finish(state: &mut CpuState, pid: u32) -> bool {
     call.header = cpu::header(kind::RCU, cpu::now());
     cpu::send(state, call.as_bytes());
     let _ = RCU_CALLS.remove(pid);
+    log!("rcu_barrier: task {} has waited", pid);
     true
 }
 

@@ -10,7 +10,7 @@ use aya_ebpf::{
     maps::PerCpuArray,
     programs::PerfEventContext,
 };
-use profiler_ebpf::{CpuState, STACK_BYTES, SampleRecord, flags, kind, loss};
+use profiler_ebpf::{CpuState, STACK_BYTES, SampleRecord, flags, kind, loss, watch};
 
 use crate::{cpu, globals, task};
 
@@ -45,7 +45,7 @@ fn instruction_pointer(ctx: &PerfEventContext) -> u64 {
 /// Takes one sample.
 #[inline(always)]
 pub(crate) fn on_sample(ctx: &PerfEventContext) {
-    let Some(state) = cpu::watched_state() else {
+    let Some(state) = cpu::watched_state(watch::SAMPLES) else {
         return;
     };
     let begin = cpu::now();
@@ -95,7 +95,7 @@ fn record(ctx: &PerfEventContext, state: &mut CpuState, time_ns: u64, pid_tgid: 
         }
     }
     let mut user_bytes = 0;
-    if globals::USER_STACKS.load() != 0 && (pid_tgid >> 32) != 0 {
+    if globals::USER_STACKS.load() != 0 && bits & flags::TARGET != 0 && (pid_tgid >> 32) != 0 {
         user_bytes = stack(
             ctx,
             state,

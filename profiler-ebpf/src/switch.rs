@@ -5,7 +5,7 @@ use aya_ebpf::{
     helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel},
     programs::TracePointContext,
 };
-use profiler_ebpf::{UNKNOWN, target};
+use profiler_ebpf::{UNKNOWN, target, watch};
 
 use crate::{cpu, globals, rcu, task};
 
@@ -129,7 +129,7 @@ fn state_of(task: u64) -> u64 {
 /// additions to this CPU's counters are whole.
 #[inline(always)]
 pub(crate) fn on_switch(ctx: *mut c_void, args: &Args) {
-    let Some(state) = cpu::watched_state() else {
+    let Some(state) = cpu::watched_state(watch::SWITCHES) else {
         return;
     };
     let hits = state.counters.switch_hits;

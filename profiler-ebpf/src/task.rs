@@ -7,9 +7,11 @@ use aya_ebpf::{
         bpf_probe_read_kernel,
     },
     macros::map,
-    maps::HashMap,
+    maps::{Array, HashMap},
 };
-use profiler_ebpf::{COMM_LEN, CpuState, TaskEntry, TaskRecord, UNKNOWN, kind, loss, target};
+use profiler_ebpf::{
+    COMM_LEN, CpuState, TASK_SLOTS, TaskEntry, TaskRecord, TaskSlot, UNKNOWN, kind, loss, target,
+};
 use zerocopy::IntoBytes as _;
 
 use crate::{cpu, globals};
@@ -19,6 +21,10 @@ use crate::{cpu, globals};
 /// interrupts. The loader sets its size.
 #[map]
 static TASKS: HashMap<u32, TaskEntry> = HashMap::with_max_entries(1 << 15, 0);
+
+/// Where the switches of most of them are counted.
+#[map]
+static SLOTS: Array<TaskSlot> = Array::with_max_entries(TASK_SLOTS, 0);
 
 /// Process ids of the target in the PID namespace of `globals::PIDNS_INO`.
 #[map]
@@ -48,7 +54,7 @@ pub(crate) fn in_cgroup() -> bool {
 pub(crate) fn entry(pid_tgid: u64, state: &mut CpuState) -> Option<*mut TaskEntry> {
     let pid = pid_tgid as u32;
     let tgid = (pid_tgid >> 32) as u32;
-    if let Some(entry) = TASKS.get_ptr_mut(pid) {
+    if let Some(entry) = find(pid) {
         return Some(entry);
     }
     // Some threads (io_uring's workers) begin without sched_process_fork.
@@ -59,9 +65,62 @@ pub(crate) fn entry(pid_tgid: u64, state: &mut CpuState) -> Option<*mut TaskEntr
     if found { insert(pid, state) } else { None }
 }
 
+/// The slot that `pid` may have. The idle task's id means an empty one.
+#[inline(always)]
+fn slot(pid: u32) -> Option<&'static mut TaskSlot> {
+    if pid == 0 {
+        return None;
+    }
+    let slot = SLOTS.get_ptr_mut(pid & (TASK_SLOTS - 1))?;
+    // SAFETY: the map's value. Its counts are written by the task that has it,
+    // which runs on one CPU at a time.
+    Some(unsafe { &mut *slot })
+}
+
+/// Where the switches of `pid` are counted, if it is known.
+#[inline(always)]
+fn find(pid: u32) -> Option<*mut TaskEntry> {
+    let slot = slot(pid);
+    if let Some(slot) = &slot
+        && slot.pid == pid
+    {
+        return Some((&raw const slot.entry).cast_mut());
+    }
+    let entry = TASKS.get_ptr_mut(pid)?;
+    if let Some(slot) = slot
+        && slot.pid == 0
+    {
+        // Counted there from the next time on. Of two tasks that take it at the
+        // same time the last has it; the other finds its entry in the table.
+        slot.pid = pid;
+    }
+    Some(entry)
+}
+
+/// Forgets `pid`; returns its switches if it was known.
+#[inline(always)]
+fn forget(pid: u32) -> Option<TaskEntry> {
+    let entry = TASKS.get_ptr(pid)?;
+    // SAFETY: the map's value; nobody switches from a task that is gone.
+    let mut counts = unsafe { *entry };
+    if let Some(slot) = slot(pid)
+        && slot.pid == pid
+    {
+        counts.voluntary += slot.entry.voluntary;
+        counts.preempted += slot.entry.preempted;
+        slot.entry = TaskEntry::default();
+        slot.pid = 0;
+    }
+    let _ = TASKS.remove(pid);
+    Some(counts)
+}
+
 /// The entry of `pid`, made when there is none.
 #[inline(always)]
 pub(crate) fn insert(pid: u32, state: &mut CpuState) -> Option<*mut TaskEntry> {
+    if let Some(entry) = find(pid) {
+        return Some(entry);
+    }
     // An error other than "exists" shows below as a missing entry.
     let _ = TASKS.insert(pid, TaskEntry::default(), u64::from(BPF_NOEXIST));
     let entry = TASKS.get_ptr_mut(pid);
@@ -116,11 +175,13 @@ pub(crate) fn on_fork(child: Option<u32>) {
         return;
     };
     let begin = cpu::now();
-    if entry(bpf_get_current_pid_tgid(), state).is_some() {
+    let parent = bpf_get_current_pid_tgid();
+    if entry(parent, state).is_some() {
         insert(child, state);
+        log!("task {} is of the target, as {} is", child, parent as u32);
     } else {
         // The id of a task whose end was missed may come back for a stranger.
-        let _ = TASKS.remove(child);
+        let _ = forget(child);
     }
     account(state, begin);
 }
@@ -139,23 +200,16 @@ pub(crate) fn on_free(pid: Option<u32>, comm: [u8; COMM_LEN]) {
         return;
     };
     let begin = cpu::now();
-    if let Some(entry) = TASKS.get_ptr(pid) {
-        say_goodbye(state, pid, entry, comm);
-        let _ = TASKS.remove(pid);
+    if let Some(entry) = forget(pid) {
+        let record = TaskRecord {
+            header: cpu::header(kind::TASK, cpu::now()),
+            entry,
+            pid,
+            reserved: 0,
+            comm,
+        };
+        cpu::send(state, record.as_bytes());
+        log!("task {} of the target is gone", pid);
     }
     account(state, begin);
-}
-
-/// Sends the switches of a task that is gone.
-#[inline(always)]
-fn say_goodbye(state: &mut CpuState, pid: u32, entry: *const TaskEntry, comm: [u8; COMM_LEN]) {
-    let record = TaskRecord {
-        header: cpu::header(kind::TASK, cpu::now()),
-        // SAFETY: the map's value; nobody switches from a task that is gone.
-        entry: unsafe { *entry },
-        pid,
-        reserved: 0,
-        comm,
-    };
-    cpu::send(state, record.as_bytes());
 }

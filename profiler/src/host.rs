@@ -75,6 +75,7 @@ impl Host {
                 fix.to_owned()
             },
             why_not_better: why,
+            ..ProbeStatus::default()
         };
         let missing = Capabilities::load(Path::new("/")).map_or_else(
             |error| vec![error.to_string()],
@@ -159,8 +160,10 @@ impl Host {
         let offsets = Offsets::find(btf.as_ref().ok(), release, |name| {
             TracepointFormat::load(tracefs.as_deref()?, "sched", name).ok()
         });
-        let loader_btf = match &btf {
-            Ok(_) => aya::Btf::from_sys_fs().map_err(|error| format!("BTF: {error}")),
+        // Before the loader's own copy is made, which is several times as large.
+        let readable = btf.map(drop);
+        let loader_btf = match readable {
+            Ok(()) => aya::Btf::from_sys_fs().map_err(|error| format!("BTF: {error}")),
             Err(why) => Err(why.to_string()),
         };
         Self {
@@ -183,6 +186,11 @@ impl Host {
                 None => Err("tracefs is not mounted".to_owned()),
             },
         }
+    }
+
+    /// The facts alone: what was only needed to attach takes much memory.
+    pub fn into_facts(self) -> Facts {
+        self.facts
     }
 
     /// CPUs online now.

@@ -15,6 +15,7 @@ pub mod cli;
 pub mod collect;
 pub mod error;
 pub mod export;
+mod fast_map;
 pub mod host;
 pub mod kernel;
 pub mod model;

@@ -143,18 +143,7 @@ impl AtomicFile {
             .mode(mode)
             .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
             .open(&temp)
-            .map_err(|error| {
-                let hint = match error.kind() {
-                    io::ErrorKind::NotFound => "the directory does not exist",
-                    io::ErrorKind::PermissionDenied => "the directory is not writable for you",
-                    io::ErrorKind::ReadOnlyFilesystem => "choose a directory on a writable disk",
-                    _ => "choose another file name",
-                };
-                hinted(
-                    format!("cannot create {}: {error}", target.display()),
-                    [hint],
-                )
-            })?;
+            .map_err(|error| cannot_create(target, &error))?;
         let this = Self {
             file,
             temp,
@@ -247,6 +236,39 @@ pub fn write_file(target: &Path, force: bool, contents: &[u8]) -> Result<()> {
     file.write_all(contents)
         .with_context(|| format!("cannot write {}", target.display()))?;
     file.commit()
+}
+
+/// Refuses what [`AtomicFile::create`] would, without making a file: for outputs
+/// that are written only after something that takes long.
+///
+/// # Errors
+/// As for `create`.
+pub fn check(target: &Path, force: bool) -> Result<()> {
+    file_name(target)?;
+    check_target(target, force)?;
+    let directory = match target.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let name = CString::new(directory.as_os_str().as_bytes())?;
+    // SAFETY: the string is NUL-terminated and outlives the call.
+    if unsafe { libc::access(name.as_ptr(), libc::W_OK | libc::X_OK) } == 0 {
+        return Ok(());
+    }
+    Err(cannot_create(target, &io::Error::last_os_error()))
+}
+
+fn cannot_create(target: &Path, error: &io::Error) -> anyhow::Error {
+    let hint = match error.kind() {
+        io::ErrorKind::NotFound => "the directory does not exist",
+        io::ErrorKind::PermissionDenied => "the directory is not writable for you",
+        io::ErrorKind::ReadOnlyFilesystem => "choose a directory on a writable disk",
+        _ => "choose another file name",
+    };
+    hinted(
+        format!("cannot create {}: {error}", target.display()),
+        [hint],
+    )
 }
 
 fn file_name(target: &Path) -> Result<&OsStr> {

@@ -250,6 +250,35 @@ fn what_was_not_watched_is_absent_and_what_did_not_occur_is_zero() {
     assert!(report.rcu.is_none() && report.switches.is_none());
 }
 
+#[test]
+fn what_a_kernel_does_not_have_is_not_degraded() {
+    let mut recording = common::messaging();
+    let row = |absent| profiler::probes::ProbeStatus {
+        wanted: "check".to_owned(),
+        leg: "none".to_owned(),
+        why_not_better: "there are no checks".to_owned(),
+        absent,
+        ..Default::default()
+    };
+    recording.trailer.probes = vec![row(true)];
+    recording.trailer.overhead.probe_source = "calibrated\u{1b} on CPU 0".to_owned();
+    recording.trailer.overhead.bpf_stats_ns = Some(32_000_000);
+    let text = render(&recording, None, false, 0);
+    assert!(!text.contains("DEGRADED") && !text.contains("there are no checks"));
+    assert!(
+        text.contains("or 32.0 ms by the kernel's statistics"),
+        "{text}"
+    );
+    assert!(!text.contains('\u{1b}'));
+    let document = validate(&json::render(&report(&recording)).unwrap());
+    assert_eq!(document["probes"][0]["absent"], true);
+    assert_eq!(document["overhead"]["bpf_stats_ns"], 32_000_000);
+
+    recording.trailer.probes = vec![row(false)];
+    let text = render(&recording, None, false, 0);
+    assert!(text.contains("DEGRADED") && text.contains("there are no checks"));
+}
+
 fn validate(document: &str) -> Value {
     let schema: Value = serde_json::from_str(include_str!("../schema/report-1.json")).unwrap();
     let mut schemas = boon::Schemas::new();

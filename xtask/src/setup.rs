@@ -77,6 +77,20 @@ pub fn setup(vm: bool) -> Result<()> {
         install_linker(&mut apt, &compiler)?;
         toolchain::linker(&around).map_err(|missing| hinted(missing.what(), missing.hints()))?;
     }
+    // What a package manager calls success need not be what was wanted.
+    toolchain::select(&around).map_err(|missing| hinted(missing.what(), missing.hints()))?;
+    if vm
+        && let Some((package, program)) = VM_PROGRAMS
+            .into_iter()
+            .find(|(_, program)| host::find(program).is_none())
+    {
+        return Err(hinted(
+            format!("still no {program}, with {package} installed"),
+            [format!(
+                "is it in PATH? `dpkg -L {package}` lists its files"
+            )],
+        ));
+    }
     say("all is there");
     Ok(())
 }

@@ -149,6 +149,11 @@ pub enum Takes {
     /// unrelated code or sleep.
     #[serde(rename = "self")]
     Itself,
+    /// As [`Itself`](Self::Itself), when the sampler is an NMI. A timer that came
+    /// due in an interrupt handler strikes where the way back from it turns
+    /// interrupts on: in this function, whatever that costs itself.
+    #[serde(rename = "self-nmi")]
+    ItselfByNmi,
     /// Also those in what it calls.
     Callees,
 }

@@ -42,6 +42,7 @@ fn no_sampler(error: &anyhow::Error) -> ProbeStatus {
         leg: "none".to_owned(),
         why_not_better: format!("{error:#}"),
         fix: crate::error::hints(error).join("; "),
+        ..ProbeStatus::default()
     }
 }
 

@@ -13,7 +13,7 @@ use super::args::{Format, MeasureArgs, RecordArgs, RunArgs};
 use super::terminal;
 use crate::catalog::Catalog;
 use crate::collect::workload::{self, CannotStart, Workload};
-use crate::collect::{Ended, Outcome, Run, Signals, Watched, prices};
+use crate::collect::{Calibration, Ended, Outcome, Run, Signals, Watched};
 use crate::error::hinted;
 use crate::host::Host;
 use crate::kernel::CpuList;
@@ -34,12 +34,24 @@ const MAX_TASKS: u32 = 1 << 16;
 /// `preemptprof run`: record, then report.
 pub(super) fn run(args: &RunArgs, verbose: u8, began: Instant) -> anyhow::Result<u8> {
     for path in [&args.output, &args.report].into_iter().flatten() {
-        refuse_existing(path, args.force)?;
+        output::check(path, args.force)?;
+    }
+    if let (Some(recording), Some(report)) = (&args.output, &args.report)
+        && is_same_file(recording, report)
+    {
+        return Err(hinted(
+            format!("-o and --report name the same file: {}", report.display()),
+            ["the recording and the report of it are two files"],
+        ));
     }
     let measured = if let Some(path) = &args.output {
-        let measured = measure(&args.measure, verbose, began, |header| {
-            Writer::create(path, args.force, header)
-        })?;
+        let measured = measure(
+            &args.measure,
+            verbose,
+            began,
+            |header| Writer::create(path, args.force, header),
+            Writer::discard,
+        )?;
         measured.map(|(writer, outcome)| {
             let finished = writer.finish(&outcome.trailer)?;
             note_recording(&finished.path, finished.complete);
@@ -47,9 +59,13 @@ pub(super) fn run(args: &RunArgs, verbose: u8, began: Instant) -> anyhow::Result
             anyhow::Ok((recording, outcome))
         })
     } else {
-        let measured = measure(&args.measure, verbose, began, |header| {
-            Ok(MemorySink::new(header, MEMORY_LIMIT))
-        })?;
+        let measured = measure(
+            &args.measure,
+            verbose,
+            began,
+            |header| Ok(MemorySink::new(header, MEMORY_LIMIT)),
+            drop,
+        )?;
         measured.map(|(sink, outcome)| {
             let recording = sink.finish(&outcome.trailer);
             anyhow::Ok((recording, outcome))
@@ -65,10 +81,14 @@ pub(super) fn run(args: &RunArgs, verbose: u8, began: Instant) -> anyhow::Result
 
 /// `preemptprof record`: record to a file.
 pub(super) fn record(args: &RecordArgs, verbose: u8, began: Instant) -> anyhow::Result<u8> {
-    refuse_existing(&args.output, args.force)?;
-    let measured = measure(&args.measure, verbose, began, |header| {
-        Writer::create(&args.output, args.force, header)
-    })?;
+    output::check(&args.output, args.force)?;
+    let measured = measure(
+        &args.measure,
+        verbose,
+        began,
+        |header| Writer::create(&args.output, args.force, header),
+        Writer::discard,
+    )?;
     match measured {
         Measured::Done((writer, outcome)) => {
             let finished = writer.finish(&outcome.trailer)?;
@@ -108,12 +128,13 @@ fn refuse(refused: &CannotStart) -> u8 {
     u8::try_from(refused.status).unwrap_or(u8::MAX)
 }
 
-/// Refuses before anything is started what would be refused at its end.
-fn refuse_existing(path: &Path, force: bool) -> anyhow::Result<()> {
-    if !force && fs::symlink_metadata(path).is_ok() {
-        return Err(output::already_exists(path));
-    }
-    Ok(())
+/// Whether two names of files that need not exist mean the same one.
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    let folder = |path: &Path| {
+        let parent = path.parent().filter(|parent| *parent != Path::new(""));
+        fs::canonicalize(parent.unwrap_or(Path::new("."))).ok()
+    };
+    a.file_name() == b.file_name() && folder(a) == folder(b)
 }
 
 fn note_recording(path: &Path, complete: bool) {
@@ -192,12 +213,14 @@ fn built_in() -> anyhow::Result<Vec<OsString>> {
     Ok(vec![me.into(), "bench".into(), "messaging".into()])
 }
 
-/// Measures what the arguments say into the sink that `make_sink` makes.
+/// Measures what the arguments say into the sink that `make_sink` makes. When the
+/// command could not be started after all, the sink is given to `discard`.
 fn measure<S: Sink>(
     args: &MeasureArgs,
     verbose: u8,
     began: Instant,
     make_sink: impl FnOnce(&Header) -> anyhow::Result<S>,
+    discard: impl FnOnce(S),
 ) -> anyhow::Result<Measured<(S, Outcome)>> {
     check_frequency(args.frequency)?;
     let subject = Subject::of(args)?;
@@ -218,17 +241,26 @@ fn measure<S: Sink>(
 
     let host = Host::gather();
     let cpus = chosen_cpus(args.cpus.as_ref(), &host)?;
-    let mut session = attach(args, verbose, &host, subject.scope, &cpus)?;
+    let mut calibration = Calibration::begin(&cpus);
+    let mut session = attach(args, verbose, &host, subject.scope, &cpus, &mut || {
+        calibration.before_switch();
+    })?;
+    if verbose > 0 {
+        for refusal in session.refusals() {
+            let _ = writeln!(io::stderr(), "refused: {refusal}");
+        }
+    }
     let own_tgid = match subject.scope.pid_namespace {
         None => std::process::id(),
         Some(_) => session.own_tgid().unwrap_or(0),
     };
 
+    let facts = host.into_facts();
     let event = session.event();
     let header = Header {
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-        kernel: host.facts.kernel.clone(),
-        machine: host.facts.machine.clone(),
+        kernel: facts.kernel.clone(),
+        machine: facts.machine.clone(),
         command: subject
             .command
             .iter()
@@ -247,6 +279,7 @@ fn measure<S: Sink>(
             .map_or(0, |time| time.as_nanos() as u64),
         started_mono_ns: 0,
     };
+    let pidfds = pidfds(&args.pid)?;
     let mut sink = make_sink(&header)?;
 
     let mut targets = subject.family.unwrap_or_default();
@@ -261,14 +294,13 @@ fn measure<S: Sink>(
             "{refused} tasks of the target are counted as others: there was no room for them."
         ));
     }
-    let bpf_stats = args.bpf_stats.then(|| {
-        aya::sys::enable_stats(aya::sys::Stats::RunTime)
-            .map_err(|error| warnings.push(format!("--bpf-stats: {error}.")))
-    });
-    let prices = prices::calibrate(&mut session, &cpus);
+    let prices = calibration.finish(&mut session, &perf::Kernel)?;
+    if verbose > 0 {
+        let _ = writeln!(io::stderr(), "calibrated in {:?}", prices.spent);
+    }
     let watched = match workload {
         Some(workload) => Watched::Command(workload),
-        None if !args.pid.is_empty() => Watched::Processes(pidfds(&args.pid)?),
+        None if !args.pid.is_empty() => Watched::Processes(pidfds),
         None => Watched::Forever,
     };
 
@@ -276,25 +308,26 @@ fn measure<S: Sink>(
         session,
         watched,
         sink: &mut sink,
-        kallsyms: &host.facts.symbols,
+        kallsyms: &facts.symbols,
         signals: &signals,
         duration: args.duration,
         all_cpus: args.cpus.is_none(),
         own_tgid,
         prices,
         began,
-        bpf_stats: matches!(bpf_stats, Some(Ok(_))),
+        bpf_stats: args.bpf_stats,
     };
     let mut outcome = run.go()?;
     outcome.trailer.machine = crate::kernel::MachineFacts {
         steal: outcome.trailer.machine.steal,
-        ..host.facts.machine.clone()
+        ..facts.machine.clone()
     };
     outcome.trailer.warnings.extend(warnings);
     if verbose > 0 {
         let _ = writeln!(io::stderr(), "detached in {:?}", outcome.detach);
     }
     if let Ended::CannotStart(refused) = outcome.ended {
+        discard(sink);
         return Ok(Measured::CannotStart(refused));
     }
     Ok(Measured::Done((sink, outcome)))
@@ -307,6 +340,7 @@ fn attach(
     host: &Host,
     scope: Scope,
     cpus: &[u32],
+    before_switch: &mut dyn FnMut(),
 ) -> anyhow::Result<Session> {
     let around = host.surroundings();
     let request = Request {
@@ -329,6 +363,7 @@ fn attach(
         kallsyms: &host.facts.symbols,
         cpus: cpus.to_vec(),
         hz: args.frequency,
+        before_switch,
     };
     Session::attach(request, &perf::Kernel)
 }
@@ -342,7 +377,7 @@ fn attach(
 pub(super) fn rehearse(host: &Host) -> anyhow::Result<(Vec<ProbeStatus>, Vec<ProgramInfo>)> {
     let args = MeasureArgs::default();
     let cpus = chosen_cpus(None, host)?;
-    let session = attach(&args, 0, host, Scope::tasks()?, &cpus)?;
+    let session = attach(&args, 0, host, Scope::tasks()?, &cpus, &mut || ())?;
     Ok((session.status().to_vec(), session.programs()))
 }
 
@@ -390,12 +425,13 @@ fn chosen_cpus(chosen: Option<&CpuList>, host: &Host) -> anyhow::Result<Vec<u32>
     Ok(chosen.iter().collect())
 }
 
-/// Room for one second of samples of all CPUs.
+/// Room for four seconds of samples of all CPUs: two drains' worth. A buffer that
+/// is half full is drained at once.
 fn ring_bytes(cpus: usize, hz: u64, user_stacks: bool) -> u32 {
     // A record with 40 frames; user stacks are deeper and always taken.
     let record = if user_stacks { 1024 } else { 400 };
-    let bytes = cpus as u64 * hz * record;
-    bytes.next_power_of_two().clamp(256 << 10, 256 << 20) as u32
+    let bytes = cpus as u64 * hz * record * 4;
+    bytes.next_power_of_two().clamp(256 << 10, 64 << 20) as u32
 }
 
 /// Descriptors that tell when processes have ended. One that has ended already

@@ -37,6 +37,12 @@ pub fn main() -> ExitCode {
             };
         }
     };
+    if matches!(
+        cli.command,
+        Command::Report(_) | Command::Export(_) | Command::Doctor(_) | Command::Options(_)
+    ) {
+        end_with_the_reader();
+    }
     let (result, failure) = match cli.command {
         Command::Run(args) => (measure::run(&args, cli.verbose, began), OURS),
         Command::Record(args) => (measure::record(&args, cli.verbose, began), OURS),
@@ -53,6 +59,13 @@ pub fn main() -> ExitCode {
             ExitCode::from(failure)
         }
     }
+}
+
+/// Undoes what Rust does with SIGPIPE: what only prints has nothing left to do
+/// when nobody reads it (`preemptprof report FILE | head`).
+fn end_with_the_reader() {
+    // SAFETY: no handler is installed; this is before there is a second thread.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
 /// Whether the arguments are of `run` or `record`, as far as can be told of

@@ -41,11 +41,26 @@ fn width<S: AsFd>(stream: &S) -> Option<usize> {
 /// Prints an error with its hints.
 pub(super) fn print_error(error: &anyhow::Error) {
     let mut text = format!("error: {}\n", one_line(&format!("{error:#}")));
-    for hint in hints(error) {
+    for hint in hints(error).into_iter().chain(descriptors(error)) {
         text.push_str(&format!("hint: {}\n", one_line(&hint)));
     }
     // Nothing is left to say when the terminal is gone.
     let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// What helps wherever descriptors ran out.
+fn descriptors(error: &anyhow::Error) -> Option<String> {
+    let errno = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<io::Error>()?.raw_os_error())?;
+    match errno {
+        libc::EMFILE => Some(
+            "programs, maps and each CPU's sampler take a file descriptor each: ulimit -n 1024"
+                .to_owned(),
+        ),
+        libc::ENFILE => Some("the whole machine is out of them: sysctl fs.file-max".to_owned()),
+        _ => None,
+    }
 }
 
 /// Names in an error come from files and arguments: line by line, nothing in

@@ -64,24 +64,31 @@ pub(super) fn total(states: &[Plain<CpuState>]) -> Counters {
 
 /// Nanoseconds in BPF programs: the sampler and the task programs time each of
 /// their runs, the switch program one in 64.
-fn bpf_ns(counters: &Counters) -> u64 {
+///
+/// From the clock's reading to the clock's reading there is one reading's worth
+/// of time. The sampler and the task programs do read it each time, the other
+/// reading's worth is in the price of entering them; of the switch program only
+/// timed runs read it, twice.
+fn bpf_ns(counters: &Counters, clock_ns: f64) -> u64 {
     let switches = if counters.switch_timed_hits == 0 {
-        0
+        0.0
     } else {
-        let mean = counters.switch_timed_ns as f64 / counters.switch_timed_hits as f64;
-        (mean * counters.switch_hits as f64) as u64
+        let timed_hits = counters.switch_timed_hits as f64;
+        let mean = counters.switch_timed_ns as f64 / timed_hits - clock_ns;
+        mean.max(0.0) * counters.switch_hits as f64 + 2.0 * clock_ns * timed_hits
     };
-    counters.sampler_ns + counters.task_ns + switches
+    counters.sampler_ns + counters.task_ns + switches as u64
 }
 
 /// What a run's own cost is made of.
 pub(super) struct Inputs<'a> {
     /// Counters at the workload's end.
     pub(super) counters: &'a Counters,
-    /// Run time of all programs by the kernel's statistics, when those were on.
+    /// Run time of all programs by the kernel's statistics during the run, when
+    /// those were on.
     pub(super) kernel_stats_ns: Option<u64>,
     /// What entering each program costs.
-    pub(super) prices: Prices,
+    pub(super) prices: &'a Prices,
     /// CPU time of this process from the workload's start to its end.
     pub(super) user: Duration,
     /// From the command's start to the workload's.
@@ -93,25 +100,117 @@ pub(super) struct Inputs<'a> {
 }
 
 /// What entering and leaving a program costs, beside the program: calibrated on
-/// the running kernel, nanoseconds.
+/// the running kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Prices {
-    /// A sampling interrupt.
-    pub sample_ns: f64,
+    /// The CPU they were measured on.
+    pub cpu: Option<u32>,
+    /// A sampling interrupt, with one of the program's clock readings.
+    pub sample: Option<Price>,
     /// A tracepoint's call of a program.
-    pub switch_ns: f64,
+    pub switch: Option<Price>,
+    /// A clock reading of a program, nanoseconds.
+    pub clock_ns: Option<f64>,
+    /// How long measuring them took.
+    pub spent: Duration,
+}
+
+/// A price: nanoseconds, and the interval that noise leaves it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Price {
+    /// The estimate; of one that noise exceeds, the most it can be.
+    pub ns: f64,
+    /// The least it can be.
+    pub low: f64,
+    /// The most it can be.
+    pub high: f64,
+    /// Noise exceeds it: it is not known to be more than nothing.
+    pub is_bound: bool,
+}
+
+impl Price {
+    /// A price that is not free, or `None` when even the most it can be is less
+    /// than nothing.
+    pub(super) fn measured(ns: f64, low: f64, high: f64) -> Option<Self> {
+        let is_bound = low <= 0.0;
+        (high > 0.0).then_some(Self {
+            ns: if is_bound { high } else { ns },
+            low: low.max(0.0),
+            high,
+            is_bound,
+        })
+    }
+
+    fn text(&self) -> String {
+        if self.is_bound {
+            format!("at most {:.0} ns (lost in the noise)", self.high)
+        } else {
+            format!("{:.0} ns ({:.0}-{:.0})", self.ns, self.low, self.high)
+        }
+    }
+}
+
+impl Prices {
+    /// The prices and how they are known, one phrase.
+    pub fn text(&self) -> String {
+        let price = |what: &str, price: &Option<Price>| match price {
+            Some(price) => format!("{what} {}", price.text()),
+            None => format!("{what} not measured"),
+        };
+        let clock = match self.clock_ns {
+            Some(ns) => format!("a clock reading {ns:.0} ns"),
+            None => "a clock reading not measured".to_owned(),
+        };
+        let place = match self.cpu {
+            Some(cpu) => format!("; calibrated on CPU {cpu}"),
+            None => String::new(),
+        };
+        format!(
+            "{}, {}, {clock}{place}",
+            price("a sampling interrupt", &self.sample),
+            price("a tracepoint's call", &self.switch),
+        )
+    }
+
+    /// What is not known of the prices of programs that ran.
+    pub(super) fn warnings(&self, counters: &Counters) -> Vec<String> {
+        [
+            ("a sampling interrupt", &self.sample, counters.sampler_hits),
+            (
+                "a tracepoint's call of a program",
+                &self.switch,
+                counters.switch_hits + counters.task_hits,
+            ),
+        ]
+        .into_iter()
+        .filter(|(_, _, hits)| *hits > 0)
+        .filter_map(|(what, price, _)| match price {
+            None => Some(format!(
+                "The price of {what} could not be measured: own cost leaves it out."
+            )),
+            Some(price) if price.is_bound => Some(format!(
+                "The price of {what} is lost in the noise: own cost takes the most it can be, \
+                 {:.0} ns.",
+                price.high
+            )),
+            Some(_) => None,
+        })
+        .collect()
+    }
 }
 
 /// Adds it up.
 pub(super) fn overhead(inputs: &Inputs<'_>) -> Overhead {
     let counters = inputs.counters;
-    let (bpf_ns, bpf_source) = match inputs.kernel_stats_ns {
-        Some(ns) => (ns, "kernel.bpf_stats"),
-        None => (bpf_ns(counters), "the programs' own clock"),
-    };
-    let probe_ns = (inputs.prices.sample_ns * counters.sampler_hits as f64
-        + inputs.prices.switch_ns * (counters.switch_hits + counters.task_hits) as f64)
-        as u64;
+    let prices = inputs.prices;
+    let clock_ns = prices.clock_ns.unwrap_or_default();
+    let bpf_ns = bpf_ns(counters, clock_ns);
+    let sample_ns = prices.sample.map_or(0.0, |price| price.ns);
+    let switch_ns = prices.switch.map_or(0.0, |price| price.ns);
+    let task_hits = counters.task_hits as f64;
+    let probe_ns = (sample_ns * counters.sampler_hits as f64
+        + switch_ns * counters.switch_hits as f64
+        + (switch_ns + clock_ns) * task_hits) as u64;
     let user_ns = nanoseconds(inputs.user);
     let capacity = inputs.wall.as_secs_f64() * inputs.online_cpus as f64 * 1e9;
     let share = if capacity > 0.0 {
@@ -125,7 +224,9 @@ pub(super) fn overhead(inputs: &Inputs<'_>) -> Overhead {
         user_ns,
         setup_ns: nanoseconds(inputs.setup),
         share,
-        bpf_source: bpf_source.to_owned(),
+        bpf_source: "the programs' own clock".to_owned(),
+        bpf_stats_ns: inputs.kernel_stats_ns,
+        probe_source: prices.text(),
     }
 }
 
@@ -152,21 +253,30 @@ mod tests {
         let overhead = overhead(&Inputs {
             counters: &counters,
             kernel_stats_ns: None,
-            prices: Prices {
-                sample_ns: 1000.0,
-                switch_ns: 50.0,
+            prices: &Prices {
+                cpu: Some(1),
+                sample: Price::measured(1000.0, 900.0, 1100.0),
+                switch: Price::measured(50.0, 40.0, 60.0),
+                clock_ns: Some(20.0),
+                ..Prices::default()
             },
             user: Duration::from_millis(3),
             setup: Duration::from_millis(200),
             wall: Duration::from_secs(1),
             online_cpus: 2,
         });
-        // 2 ms + 64,000 x 100 ns + 5 us; 1000 x 1 us + 64,010 x 50 ns; 3 ms.
-        assert_eq!(overhead.bpf_ns, 8_405_000);
-        assert_eq!(overhead.probe_ns, 4_200_500);
+        // 2 ms + 64,000 x 80 ns + 1000 x 40 ns + 5 us; 1000 x 1 us + 64,010 x
+        // 50 ns + 10 x 20 ns; 3 ms.
+        assert_eq!(overhead.bpf_ns, 7_165_000);
+        assert_eq!(overhead.probe_ns, 4_200_700);
         assert_eq!(overhead.user_ns, 3_000_000);
         assert_eq!(overhead.setup_ns, 200_000_000);
-        assert!((overhead.share - 15_605_500.0 / 2e9).abs() < 1e-9);
+        assert!((overhead.share - 14_365_700.0 / 2e9).abs() < 1e-9);
+        assert_eq!(
+            overhead.probe_source,
+            "a sampling interrupt 1000 ns (900-1100), a tracepoint's call 50 ns (40-60), \
+             a clock reading 20 ns; calibrated on CPU 1"
+        );
     }
 
     #[test]
@@ -174,12 +284,48 @@ mod tests {
         let overhead = overhead(&Inputs {
             counters: &Counters::default(),
             kernel_stats_ns: None,
-            prices: Prices::default(),
+            prices: &Prices::default(),
             user: Duration::ZERO,
             setup: Duration::ZERO,
             wall: Duration::ZERO,
             online_cpus: 0,
         });
         assert_eq!(overhead.share, 0.0);
+        assert_eq!(
+            overhead.probe_source,
+            "a sampling interrupt not measured, a tracepoint's call not measured, \
+             a clock reading not measured"
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_of_a_price_is_said_when_it_matters() {
+        let prices = Prices {
+            switch: Price::measured(5.0, -20.0, 30.0),
+            ..Prices::default()
+        };
+        assert_eq!(prices.switch.map(|price| price.ns), Some(30.0));
+        assert_eq!(prices.warnings(&Counters::default()), Vec::<String>::new());
+        let warnings = prices.warnings(&Counters {
+            sampler_hits: 1,
+            task_hits: 1,
+            ..Counters::default()
+        });
+        assert_eq!(warnings.len(), 2);
+        assert!(warnings[0].contains("sampling interrupt could not be measured"));
+        assert!(warnings[1].contains("lost in the noise") && warnings[1].contains("30 ns"));
+        assert_eq!(Price::measured(-9.0, -20.0, -1.0), None);
+    }
+
+    #[test]
+    fn clock_readings_never_make_a_program_faster_than_nothing() {
+        let counters = Counters {
+            switch_hits: 64,
+            switch_timed_hits: 1,
+            switch_timed_ns: 15,
+            ..Counters::default()
+        };
+        assert_eq!(bpf_ns(&counters, 20.0), 40);
+        assert_eq!(bpf_ns(&counters, 0.0), 960);
     }
 }

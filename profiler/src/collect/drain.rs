@@ -1,7 +1,5 @@
 //! From ring-buffer records to a recording's: bounded turns, stacks kept once.
 
-use std::collections::HashMap;
-
 use aya::maps::{MapData, RingBuf};
 use bytes::Bytes;
 use profiler_ebpf::{
@@ -12,6 +10,7 @@ use zerocopy::FromBytes as _;
 use super::rcu::RcuCalls;
 use super::tasks::Tasks;
 use super::users::UserSymbols;
+use crate::fast_map::FastMap;
 use crate::kernel::Kallsyms;
 use crate::recording::{
     Epoch, Frame, FrameId, Sample, SampleFlags, Sink, StackId, SwitchCounts, Symbol,
@@ -31,8 +30,10 @@ pub(super) struct Drain<'a> {
     own_tgid: u32,
     /// CLOCK_MONOTONIC at the start of the run, nanoseconds.
     origin_ns: u64,
-    stacks: HashMap<Bytes, StackId>,
-    frames: HashMap<u64, FrameId>,
+    stacks: FastMap<Bytes, StackId>,
+    frames: FastMap<u64, FrameId>,
+    /// The same of user stacks, whose addresses mean something in one process.
+    user_stacks: FastMap<(u32, Bytes), StackId>,
     users: UserSymbols,
     /// rcu_barrier calls.
     rcu: RcuCalls,
@@ -41,7 +42,7 @@ pub(super) struct Drain<'a> {
     /// Records that are of no known kind or size: the object is not of this
     /// build, or memory is broken.
     pub(super) unreadable: u64,
-    comms: HashMap<[u8; 16], u32>,
+    comms: FastMap<[u8; 16], u32>,
 }
 
 impl<'a> Drain<'a> {
@@ -51,13 +52,14 @@ impl<'a> Drain<'a> {
             kallsyms,
             own_tgid,
             origin_ns,
-            stacks: HashMap::new(),
-            frames: HashMap::new(),
+            stacks: FastMap::default(),
+            frames: FastMap::default(),
+            user_stacks: FastMap::default(),
             users: UserSymbols::default(),
             rcu: RcuCalls::default(),
             tasks: Tasks::default(),
             unreadable: 0,
-            comms: HashMap::new(),
+            comms: FastMap::default(),
         }
     }
 
@@ -120,6 +122,13 @@ impl<'a> Drain<'a> {
         if self.own_tgid != 0 && record.tgid == self.own_tgid {
             bits |= SampleFlags::PROFILER;
         }
+        // Symbols of other people's programs are read from big files and shown
+        // nowhere.
+        let user = if record.flags & flags::TARGET != 0 {
+            user
+        } else {
+            &[]
+        };
         let comm = self.comm(&record.comm, sink);
         self.tasks.see(record.pid, &record.comm);
         let sample = Sample {
@@ -269,6 +278,13 @@ impl<'a> Drain<'a> {
         if bytes.is_empty() {
             return 0;
         }
+        let key = (tgid, Bytes::copy_from_slice(bytes));
+        if let Some(&id) = self.user_stacks.get(&key) {
+            return id;
+        }
+        if self.user_stacks.len() >= REMEMBERED {
+            self.user_stacks.clear();
+        }
         let frames: Vec<FrameId> = addresses(bytes)
             .map(|address| {
                 let (symbol, offset) = self.users.lookup(tgid, address).unwrap_or((unknown(), 0));
@@ -280,7 +296,9 @@ impl<'a> Drain<'a> {
                 })
             })
             .collect();
-        sink.intern_stack(&frames)
+        let id = sink.intern_stack(&frames);
+        self.user_stacks.insert(key, id);
+        id
     }
 }
 

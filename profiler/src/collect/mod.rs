@@ -4,7 +4,9 @@
 mod cost;
 mod cpus;
 mod drain;
-pub mod prices;
+mod pin;
+mod pingpong;
+mod prices;
 mod rcu;
 mod run;
 mod signals;
@@ -12,6 +14,7 @@ mod tasks;
 mod users;
 pub mod workload;
 
-pub use cost::Prices;
+pub use cost::{Price, Prices};
+pub use prices::Calibration;
 pub use run::{Ended, Outcome, Run, Watched};
 pub use signals::Signals;

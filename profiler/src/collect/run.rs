@@ -20,9 +20,13 @@ use crate::kernel::{CpuList, Kallsyms, ProcStat};
 use crate::probes::{Plain, Session, perf};
 use crate::recording::{Loss, RunInfo, Sink, Trailer};
 
-/// How often the ring buffer is emptied when nothing is urgent. Each turn is an
-/// interruption of the machine; the buffer holds far more.
-const DRAIN_EVERY: Duration = Duration::from_millis(200);
+/// How often the loop looks around: at CPUs that come and go, and at processes
+/// that end.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// In so many of these turns the ring buffer is emptied once, if it does not ask
+/// for it earlier. Each time takes the CPU from the machine that is measured, and
+/// names that were looked up once are known the next time.
+const DRAIN_ONE_IN: u32 = 8;
 
 /// What is watched until when.
 pub enum Watched {
@@ -57,7 +61,7 @@ pub struct Run<'a> {
     pub prices: Prices,
     /// When the command that makes this run began.
     pub began: Instant,
-    /// Whether the kernel's BPF statistics are on for this run.
+    /// Whether the kernel's BPF statistics are to be on for this run.
     pub bpf_stats: bool,
 }
 
@@ -102,6 +106,7 @@ impl Run<'_> {
     async fn run(mut self) -> anyhow::Result<Outcome> {
         let events = self.session.take_events()?;
         let mut events = watch(events)?;
+        let mut logs = self.session.take_logs();
         let signals = watch(self.signals.fd().try_clone()?)?;
         let child = match &self.watched {
             Watched::Command(workload) => Some(watch(workload.pidfd().try_clone()?)?),
@@ -112,18 +117,33 @@ impl Run<'_> {
         let mut gaps = Gaps::default();
         let stats = ProcStat::load(Path::new("/")).ok();
 
+        let mut warnings = Vec::new();
+        let kernel_stats = self
+            .bpf_stats
+            .then(|| KernelStats::begin(&self.session))
+            .and_then(|begun| {
+                begun
+                    .map_err(|error| warnings.push(format!("--bpf-stats: {error}.")))
+                    .ok()
+            });
+        let misses_before = self.session.recursion_misses().unwrap_or_default();
+
         let setup = self.began.elapsed();
         let user_before = cost::own_cpu_time();
         drain.set_origin(monotonic_ns());
         let start = Instant::now();
         self.session.start()?;
         if let Watched::Command(workload) = &mut self.watched {
-            workload.release()?;
+            workload.release();
         }
 
         let deadline = self.duration.map(|duration| start + duration);
-        let mut tick = tokio::time::interval(DRAIN_EVERY);
+        let mut tick = tokio::time::interval(LOOK_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // One turn at a time, whoever asks for it: records may come faster than
+        // they are taken, and the end must be seen all the same.
+        let mut more = false;
+        let mut turns = 0_u32;
         loop {
             tokio::select! {
                 biased;
@@ -141,20 +161,28 @@ impl Run<'_> {
                     }
                 }
                 () = until(deadline) => break,
-                guard = events.readable_mut() => {
-                    let mut guard = guard?;
-                    if !drain.turn(guard.get_inner_mut(), self.sink) {
-                        guard.clear_ready();
-                    }
-                }
                 _ = tick.tick() => {
-                    while drain.turn(events.get_mut(), self.sink) {
-                        tokio::task::yield_now().await;
+                    turns = turns.wrapping_add(1);
+                    if turns.is_multiple_of(DRAIN_ONE_IN) {
+                        more = drain.turn(events.get_mut(), self.sink);
+                        self.sink.flush();
+                    }
+                    if let Some(logs) = &mut logs {
+                        logs.flush();
                     }
                     self.follow_cpus(&mut online, &mut gaps, start)?;
                     if self.all_ended() {
                         break;
                     }
+                }
+                // Looks at the descriptors before it goes on.
+                () = tokio::task::yield_now(), if more => {
+                    more = drain.turn(events.get_mut(), self.sink);
+                }
+                guard = events.readable_mut(), if !more => {
+                    let mut guard = guard?;
+                    more = drain.turn(guard.get_inner_mut(), self.sink);
+                    guard.clear_ready();
                 }
             }
         }
@@ -164,15 +192,16 @@ impl Run<'_> {
         let states = self.session.states()?;
         let user = cost::own_cpu_time().saturating_sub(user_before);
         let end_ns = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
+        // The kernel's statistics are off again from here on.
+        let kernel_stats_ns = kernel_stats.and_then(|stats| stats.end(&self.session));
         while drain.turn(events.get_mut(), self.sink) {}
         drain.finish(self.sink);
+        if let Some(logs) = &mut logs {
+            logs.flush();
+        }
 
         let counters = cost::total(&states);
-        let kernel_stats_ns = if self.bpf_stats {
-            self.session.run_time_ns()
-        } else {
-            None
-        };
+        warnings.extend(self.prices.warnings(&counters));
         let watches_switches = self.session.watches("switch");
         let mut trailer = Trailer {
             run: RunInfo {
@@ -186,12 +215,13 @@ impl Run<'_> {
             overhead: cost::overhead(&cost::Inputs {
                 counters: &counters,
                 kernel_stats_ns,
-                prices: self.prices,
+                prices: &self.prices,
                 user,
                 setup,
                 wall,
                 online_cpus: online.len(),
             }),
+            warnings,
             ..Trailer::default()
         };
         if watches_switches {
@@ -203,7 +233,8 @@ impl Run<'_> {
                 .losses
                 .push(loss_of(cpu, "sampler_throttled", count));
         }
-        if let Some(count @ 1..) = self.session.recursion_misses() {
+        let misses = self.session.recursion_misses().unwrap_or_default();
+        if let count @ 1.. = misses.saturating_sub(misses_before) {
             trailer.losses.push(loss_of(0, "recursion_miss", count));
         }
         if drain.unreadable > 0 {
@@ -214,9 +245,14 @@ impl Run<'_> {
         let before_detach = Instant::now();
         let maps = self.session.detach();
         let detach = before_detach.elapsed();
-        for entry in maps.tasks.iter().flatten() {
-            let (pid, Plain(counts)) = entry;
-            drain.tasks.add(pid, live_comm(pid).as_deref(), &counts);
+        let in_slots = maps.slots.iter().flatten();
+        let in_slots = in_slots.map(|Plain(slot)| (slot.pid, slot.entry));
+        let in_table = maps.tasks.iter().flatten();
+        let in_table = in_table.map(|(pid, Plain(entry))| (pid, entry));
+        for (pid, entry) in in_slots.chain(in_table) {
+            if entry.voluntary + entry.preempted > 0 {
+                drain.tasks.add(pid, live_comm(pid).as_deref(), &entry);
+            }
         }
         trailer.task_switches = drain.tasks.finish();
         drop(events);
@@ -283,6 +319,28 @@ impl Run<'_> {
             Watched::Processes(pidfds) => pidfds.iter().all(has_ended),
             _ => false,
         }
+    }
+}
+
+/// The kernel's BPF statistics, on for everyone's programs while this lives.
+struct KernelStats {
+    _on: OwnedFd,
+    before_ns: u64,
+}
+
+impl KernelStats {
+    /// Switches them on. Minimum kernel 5.8.
+    fn begin(session: &Session) -> anyhow::Result<Self> {
+        let on = aya::sys::enable_stats(aya::sys::Stats::RunTime)?;
+        let before_ns = session
+            .run_time_ns()
+            .context("the programs' statistics cannot be read")?;
+        Ok(Self { _on: on, before_ns })
+    }
+
+    /// Switches them off: what they counted, nanoseconds.
+    fn end(self, session: &Session) -> Option<u64> {
+        Some(session.run_time_ns()?.saturating_sub(self.before_ns))
     }
 }
 

@@ -1,10 +1,9 @@
 //! Switches by task.
 
-use std::collections::HashMap;
-
 use profiler_ebpf::TaskEntry;
 
 use super::drain::comm_text;
+use crate::fast_map::FastMap;
 use crate::recording::{SwitchCounts, TaskSwitches};
 
 /// Tasks told apart; beyond that they are added up by name, and beyond that
@@ -17,8 +16,8 @@ const OTHERS: &str = "[others]";
 /// from the map of those that are left.
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
-    counts: HashMap<(u32, String), SwitchCounts>,
-    names: HashMap<u32, [u8; 16]>,
+    counts: FastMap<(u32, String), SwitchCounts>,
+    names: FastMap<u32, [u8; 16]>,
 }
 
 impl Tasks {

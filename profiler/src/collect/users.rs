@@ -1,7 +1,8 @@
 //! Names for user-space addresses, found while the process still lives.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
 use object::read::ReadCache;
@@ -137,7 +138,16 @@ struct SymbolTable {
 impl SymbolTable {
     /// Reads the symbols of a file; `None` when it is no ELF file or has none.
     fn read(path: &std::path::Path) -> Option<Self> {
-        let cache = ReadCache::new(File::open(path).ok()?);
+        // The process may have put anything there: a FIFO would block.
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC)
+            .open(path)
+            .ok()?;
+        if !file.metadata().ok()?.is_file() {
+            return None;
+        }
+        let cache = ReadCache::new(file);
         let file = object::File::parse(&cache).ok()?;
         let segments: Vec<(u64, u64, u64)> = file
             .segments()
@@ -200,6 +210,18 @@ mod tests {
         );
         assert!(symbol.module.starts_with('/'));
         assert_eq!(a_function_of_this_test(), 7);
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_program_does_not_block() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("fifo");
+        let name = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: a valid string.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        assert!(SymbolTable::read(&path).is_none());
+        assert!(SymbolTable::read(folder.path()).is_none());
     }
 
     #[test]

@@ -89,6 +89,8 @@ pub struct Exit {
 /// this process ends before, so does it.
 #[derive(Debug)]
 pub struct Workload {
+    /// What was typed.
+    name: OsString,
     pid: libc::pid_t,
     pidfd: OwnedFd,
     gate: Option<File>,
@@ -146,6 +148,7 @@ impl Workload {
             return Err(io::Error::last_os_error()).context("pidfd_open (Linux 5.3)");
         }
         Ok(Self {
+            name: command[0].clone(),
             pid,
             // SAFETY: a descriptor the kernel just made for us; close-on-exec.
             pidfd: unsafe { OwnedFd::from_raw_fd(pidfd as i32) },
@@ -165,17 +168,13 @@ impl Workload {
         &self.pidfd
     }
 
-    /// Lets it run.
-    ///
-    /// # Errors
-    ///
-    /// When it is gone already: something killed it at the gate.
-    pub fn release(&mut self) -> anyhow::Result<()> {
+    /// Lets it run. One that is gone already, because a signal ended it at the
+    /// gate, is waited for like any other.
+    pub fn release(&mut self) {
         if let Some(mut gate) = self.gate.take() {
-            gate.write_all(&[1])
-                .context("the command's process ended before it began")?;
+            // EPIPE and nothing else: the gate is a pipe of ours with room.
+            let _ = gate.write_all(&[1]);
         }
-        Ok(())
     }
 
     /// Whether it has ended.
@@ -223,7 +222,10 @@ impl Workload {
             };
             return Err(CannotStart {
                 status,
-                error: anyhow::Error::new(error).context("executing the command"),
+                error: hinted(
+                    format!("{}: cannot be executed: {error}", self.name.display()),
+                    ["if it is a script, look at the interpreter in its first line"],
+                ),
             });
         }
         let status = if libc::WIFSIGNALED(status) {

@@ -114,14 +114,16 @@ pub fn analyse_with(
             gaps: trailer.gaps.clone(),
         },
         loss: loss(recording, salvaged),
-        overhead: OverheadReport {
+        overhead: (!salvaged).then(|| OverheadReport {
             bpf_ns: trailer.overhead.bpf_ns,
             probe_ns: trailer.overhead.probe_ns,
             user_ns: trailer.overhead.user_ns,
             setup_ns: trailer.overhead.setup_ns,
             share: finite(trailer.overhead.share),
             bpf_source: trailer.overhead.bpf_source.clone(),
-        },
+            bpf_stats_ns: trailer.overhead.bpf_stats_ns,
+            probe_source: trailer.overhead.probe_source.clone(),
+        }),
         warnings,
     }
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::knowledge::Knowledge;
 use crate::catalog::{Owner, Takes};
-use crate::recording::{FrameId, Recording, Stack, StackId, SymbolId};
+use crate::recording::{Evidence, FrameId, Recording, Stack, StackId, SymbolId};
 
 /// The owner of one stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,7 @@ impl Attribution {
         let mut walker = Walker {
             recording,
             knowledge,
+            by_nmi: recording.header.sampling.evidence == Evidence::SampledNmi,
             verdicts: vec![None; recording.symbols.len()],
         };
         let stacks = used
@@ -106,6 +107,8 @@ impl Attribution {
 struct Walker<'a> {
     recording: &'a Recording,
     knowledge: &'a Knowledge,
+    /// Whether the samples were taken by NMIs.
+    by_nmi: bool,
     verdicts: Vec<Option<SymbolVerdict>>,
 }
 
@@ -118,7 +121,12 @@ impl Walker<'_> {
                 return None;
             }
             let Some(owner) = verdict.owner else { continue };
-            if owner.takes == Takes::Itself && depth > 0 {
+            let takes = match owner.takes {
+                Takes::Callees => true,
+                Takes::Itself => depth == 0,
+                Takes::ItselfByNmi => depth == 0 && self.by_nmi,
+            };
+            if !takes {
                 continue;
             }
             let outer = self.outer(stack, depth + 1, owner.option_index);

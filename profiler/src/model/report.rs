@@ -47,7 +47,8 @@ pub struct Report {
     /// Records that were lost.
     pub loss: LossReport,
     /// The profiler's own cost.
-    pub overhead: OverheadReport,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overhead: Option<OverheadReport>,
     /// Warnings for the reader, whole sentences.
     pub warnings: Vec<String>,
 }
@@ -298,4 +299,11 @@ pub struct OverheadReport {
     pub share: f64,
     /// How `bpf_ns` was measured.
     pub bpf_source: String,
+    /// Time in BPF programs by the kernel's own statistics; absent when those
+    /// were off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bpf_stats_ns: Option<u64>,
+    /// The prices behind `probe_ns`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub probe_source: String,
 }

@@ -10,6 +10,7 @@ use aya::{Btf, Ebpf};
 use super::ProbeStatus;
 use super::allow::{self, Method};
 use super::offsets::Offsets;
+use super::refusal;
 use crate::kernel::Release;
 
 /// What the choice of legs depends on.
@@ -24,10 +25,13 @@ pub struct Surroundings<'a> {
     pub tracefs: Result<(), String>,
 }
 
+/// Loads a leg's programs and attaches them.
+type Attach<'a> = Box<dyn FnOnce(&mut Ebpf) -> anyhow::Result<()> + 'a>;
+
 /// One way to make a measurement.
 struct Leg<'a> {
     name: &'static str,
-    attach: Box<dyn FnOnce(&mut Ebpf) -> anyhow::Result<()> + 'a>,
+    attach: Attach<'a>,
 }
 
 impl<'a> Leg<'a> {
@@ -39,8 +43,14 @@ impl<'a> Leg<'a> {
     }
 }
 
-/// Tries `legs` in order and reports the outcome.
-fn first(ebpf: &mut Ebpf, wanted: &str, legs: Vec<Leg<'_>>) -> ProbeStatus {
+/// Tries `legs` in order and reports the outcome; to `refusals` goes what was
+/// said of those that failed, at length.
+fn first(
+    ebpf: &mut Ebpf,
+    wanted: &str,
+    refusals: &mut Vec<String>,
+    legs: Vec<Leg<'_>>,
+) -> ProbeStatus {
     let mut reasons: Vec<String> = Vec::new();
     let mut fixes: Vec<&str> = Vec::new();
     let mut used = "none";
@@ -51,8 +61,9 @@ fn first(ebpf: &mut Ebpf, wanted: &str, legs: Vec<Leg<'_>>) -> ProbeStatus {
                 break;
             }
             Err(error) => {
-                reasons.push(format!("{}: {}", leg.name, one_line(&error)));
-                if let Some(fix) = fix(&error)
+                reasons.push(format!("{}: {}", leg.name, refusal::brief(&error)));
+                refusals.push(format!("{wanted}: {}: {}", leg.name, refusal::full(&error)));
+                if let Some(fix) = refusal::fix(&error)
                     && !fixes.contains(&fix)
                 {
                     fixes.push(fix);
@@ -65,34 +76,7 @@ fn first(ebpf: &mut Ebpf, wanted: &str, legs: Vec<Leg<'_>>) -> ProbeStatus {
         leg: used.to_owned(),
         why_not_better: reasons.join("; "),
         fix: fixes.join("; "),
-    }
-}
-
-/// The chain of an error on one line, without the verifier's log.
-fn one_line(error: &anyhow::Error) -> String {
-    let mut parts: Vec<String> = Vec::new();
-    for cause in error.chain() {
-        let text = cause.to_string();
-        let line = text.lines().next().unwrap_or_default().trim().to_owned();
-        if !parts.iter().any(|part| part.contains(&line)) {
-            parts.push(line);
-        }
-    }
-    parts.join(": ")
-}
-
-/// What would make a leg work, as far as the error tells.
-fn fix(error: &anyhow::Error) -> Option<&'static str> {
-    let errno = error.chain().find_map(|cause| {
-        cause
-            .downcast_ref::<std::io::Error>()
-            .and_then(std::io::Error::raw_os_error)
-    })?;
-    match errno {
-        libc::EPERM | libc::EACCES => {
-            Some("run as root, on a kernel whose security policy permits this kind of BPF program")
-        }
-        _ => None,
+        ..ProbeStatus::default()
     }
 }
 
@@ -163,12 +147,17 @@ fn needs(known: bool, what: &str) -> anyhow::Result<()> {
 }
 
 /// Attaches to context switches.
-pub(super) fn attach_switch(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> ProbeStatus {
+pub(super) fn attach_switch(
+    ebpf: &mut Ebpf,
+    around: &Surroundings<'_>,
+    refusals: &mut Vec<String>,
+) -> ProbeStatus {
     let offsets = around.offsets;
     let state = || needs(offsets.knows_state(), "the state of a task at a switch");
     first(
         ebpf,
         "switch",
+        refusals,
         vec![
             Leg::new("tp_btf", |ebpf| {
                 state()?;
@@ -187,12 +176,17 @@ pub(super) fn attach_switch(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> Probe
 }
 
 /// Attaches to new tasks, so that the target's descendants belong to it.
-pub(super) fn attach_fork(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> ProbeStatus {
+pub(super) fn attach_fork(
+    ebpf: &mut Ebpf,
+    around: &Surroundings<'_>,
+    refusals: &mut Vec<String>,
+) -> ProbeStatus {
     let offsets = around.offsets;
     let pid = || needs(offsets.task_pid.is_some(), "task_struct.pid");
     first(
         ebpf,
         "fork",
+        refusals,
         vec![
             Leg::new("tp_btf", |ebpf| {
                 pid()?;
@@ -211,12 +205,17 @@ pub(super) fn attach_fork(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> ProbeSt
 }
 
 /// Attaches to tasks that are gone, so that their ids can come back.
-pub(super) fn attach_free(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> ProbeStatus {
+pub(super) fn attach_free(
+    ebpf: &mut Ebpf,
+    around: &Surroundings<'_>,
+    refusals: &mut Vec<String>,
+) -> ProbeStatus {
     let offsets = around.offsets;
     let pid = || needs(offsets.task_pid.is_some(), "task_struct.pid");
     first(
         ebpf,
         "free",
+        refusals,
         vec![
             Leg::new("tp_btf", |ebpf| {
                 pid()?;
@@ -236,12 +235,17 @@ pub(super) fn attach_free(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> ProbeSt
 
 /// Attaches to rcu_barrier itself. `none` in the result means that the off-CPU
 /// leg is left.
-pub(super) fn attach_rcu_barrier(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> ProbeStatus {
+pub(super) fn attach_rcu_barrier(
+    ebpf: &mut Ebpf,
+    around: &Surroundings<'_>,
+    refusals: &mut Vec<String>,
+) -> ProbeStatus {
     const TARGET: &str = "rcu_barrier";
     let allowed = |method| allow::check(method, TARGET, around.release).map_err(|why| anyhow!(why));
     first(
         ebpf,
         "rcu_barrier",
+        refusals,
         vec![
             Leg::new("fentry", |ebpf| {
                 allowed(Method::Fentry)?;
@@ -280,24 +284,4 @@ pub(super) fn attach_rcu_barrier(ebpf: &mut Ebpf, around: &Surroundings<'_>) -> 
             }),
         ],
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_error_is_told_on_one_line_without_repeats() {
-        let verifier = "the BPF_PROG_LOAD syscall failed. Verifier output: a\nb\nc";
-        let error = anyhow!("Permission denied (os error 13)")
-            .context(verifier)
-            .context("loading switch_btf");
-        assert_eq!(
-            one_line(&error),
-            "loading switch_btf: the BPF_PROG_LOAD syscall failed. Verifier output: a: \
-             Permission denied (os error 13)"
-        );
-        let repeated = anyhow!("no such thing").context("reading: no such thing");
-        assert_eq!(one_line(&repeated), "reading: no such thing");
-    }
 }

@@ -2,19 +2,25 @@
 //! and a status table that says which leg was used and why not a better one.
 
 pub mod allow;
+mod checks;
 mod legs;
+mod logs;
 mod memory;
 mod object;
 mod offsets;
 pub mod perf;
 mod privileges;
+mod refusal;
 mod session;
 mod status;
 pub mod target;
+mod trial;
 
 pub use legs::Surroundings;
+pub use logs::Logs;
 pub use memory::Memory;
 pub use object::{Maps, Plain, Settings};
 pub use offsets::Offsets;
 pub use session::{Request, Session, idle_text};
 pub use status::{ProbeStatus, ProgramInfo};
+pub use trial::Burst;

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use aya::maps::{Array, HashMap, MapData, PerCpuArray, RingBuf};
 use aya::{Ebpf, EbpfLoader, Pod};
-use profiler_ebpf::{CpuState, PEEK_BYTES, TaskEntry, UNKNOWN, target};
+use profiler_ebpf::{CpuState, PEEK_BYTES, TaskEntry, TaskSlot, UNKNOWN, target};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::offsets::Offsets;
@@ -162,8 +162,10 @@ pub struct Maps {
     pub cpus: PerCpuArray<MapData, Plain<CpuState>>,
     /// Everything the programs send; taken by the drain.
     pub events: Option<RingBuf<MapData>>,
-    /// The target's tasks.
+    /// The target's tasks, with switches that are not in `slots`.
     pub tasks: HashMap<MapData, u32, Plain<TaskEntry>>,
+    /// Switches of most of them.
+    pub slots: Array<MapData, Plain<TaskSlot>>,
     /// Process ids of the target in the profiler's PID namespace.
     pub ns_targets: HashMap<MapData, u32, u32>,
     /// What `peek` read.
@@ -185,6 +187,7 @@ impl Maps {
         Ok(Self {
             cpus: map("CPUS")?.try_into().context("map CPUS")?,
             events: Some(map("EVENTS")?.try_into().context("map EVENTS")?),
+            slots: map("SLOTS")?.try_into().context("map SLOTS")?,
             tasks: map("TASKS")?.try_into().context("map TASKS")?,
             ns_targets: map("NS_TARGETS")?.try_into().context("map NS_TARGETS")?,
             peek: map("PEEK")?.try_into().context("map PEEK")?,
@@ -195,4 +198,52 @@ impl Maps {
 /// Whether a mode counts switches of tasks it is not told of.
 pub(super) const fn needs_forks(mode: u8) -> bool {
     mode == target::TASKS
+}
+
+#[cfg(test)]
+mod tests {
+    use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
+
+    use super::*;
+
+    /// Names of everything in an object that has to do with log lines.
+    fn log_names(bytes: &[u8]) -> Vec<String> {
+        let file = object::File::parse(bytes).unwrap();
+        let symbols = file.symbols().filter_map(|symbol| symbol.name().ok());
+        let sections = file.sections();
+        symbols
+            .map(str::to_owned)
+            .chain(sections.filter_map(|section| section.name().ok().map(str::to_owned)))
+            .filter(|name| name.to_lowercase().contains("log"))
+            .collect()
+    }
+
+    /// Names of its programs and maps.
+    fn globals(bytes: &[u8]) -> Vec<String> {
+        let file = object::File::parse(bytes).unwrap();
+        let mut names: Vec<String> = file
+            .symbols()
+            .filter(|symbol| symbol.is_global())
+            .filter_map(|symbol| symbol.name().ok().map(str::to_owned))
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn without_log_lines_there_is_no_trace_of_them() {
+        assert_eq!(log_names(OBJECT), Vec::<String>::new());
+        assert!(!OBJECT.windows(8).any(|bytes| bytes == b"AYA_LOGS"));
+    }
+
+    #[test]
+    fn the_object_with_log_lines_has_all_the_other_has() {
+        let logs = log_names(OBJECT_WITH_LOG);
+        for name in ["AYA_LOGS", "AYA_LOG_LEVEL"] {
+            assert!(logs.iter().any(|log| log == name), "{logs:?}");
+        }
+        let mut with_log = globals(OBJECT_WITH_LOG);
+        with_log.retain(|name| !name.starts_with("AYA_LOG"));
+        assert_eq!(with_log, globals(OBJECT));
+    }
 }

@@ -103,6 +103,10 @@ fn no_hardware(error: &io::Error) -> Option<String> {
     Some(format!("cycles: {reason} ({error})"))
 }
 
+/// The event in use, a descriptor of it for each CPU, and why it is not the
+/// hardware's.
+pub type Opened = (Event, Vec<(u32, OwnedFd)>, Option<String>);
+
 /// Opens one event on each of `cpus`: the hardware's where it works on all of
 /// them, else the timer's. Returns also why it is not the hardware's.
 ///
@@ -110,11 +114,7 @@ fn no_hardware(error: &io::Error) -> Option<String> {
 ///
 /// The first CPU's error when the timer's event cannot be opened either, or the
 /// hardware's when it is about privileges or limits.
-pub fn open_all(
-    opener: &dyn Opener,
-    cpus: &[u32],
-    hz: u64,
-) -> Result<(Event, Vec<(u32, OwnedFd)>, Option<String>), (u32, io::Error)> {
+pub fn open_all(opener: &dyn Opener, cpus: &[u32], hz: u64) -> Result<Opened, (u32, io::Error)> {
     match open_each(opener, Event::Cycles, cpus, hz) {
         Ok(fds) => Ok((Event::Cycles, fds, None)),
         Err((cpu, error)) => {

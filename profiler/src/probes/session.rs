@@ -8,14 +8,15 @@ use anyhow::Context as _;
 use aya::Ebpf;
 use aya::maps::{MapData, PerCpuValues, RingBuf};
 use aya::programs::{PerfEvent, RawTracePoint, RawTracePointRunOptions, TestRun as _};
-use profiler_ebpf::{CpuState, TaskEntry};
+use profiler_ebpf::{CpuState, TaskEntry, watch};
 
 use super::legs::{self, Surroundings};
+use super::logs::Logs;
 use super::object::{self, Maps, Plain, Settings};
 use super::offsets::Offsets;
 use super::perf::{self, Event, Opener, Sampler};
 use super::target::Family;
-use super::{ProbeStatus, ProgramInfo, privileges};
+use super::{ProbeStatus, ProgramInfo, checks, privileges};
 use crate::error::hinted;
 use crate::kernel::{Kallsyms, Section};
 
@@ -31,6 +32,8 @@ pub struct Request<'a> {
     pub cpus: Vec<u32>,
     /// Samples per second and CPU.
     pub hz: u64,
+    /// Called when the switch program is about to be attached.
+    pub before_switch: &'a mut dyn FnMut(),
 }
 
 /// Attached programs and their maps. Dropping it detaches everything.
@@ -43,7 +46,11 @@ pub struct Session {
     started: bool,
     throttled: BTreeMap<u32, u64>,
     status: Vec<ProbeStatus>,
-    ebpf: Ebpf,
+    refusals: Vec<String>,
+    pub(super) ebpf: Ebpf,
+    /// Where the programs' log lines come from, with `Settings::log`; taken by
+    /// the run.
+    logs: Option<Logs>,
     /// The maps; `events` is taken by the drain.
     pub maps: Maps,
 }
@@ -62,10 +69,12 @@ impl Session {
             kallsyms,
             cpus,
             hz,
+            before_switch,
         } = request;
         let mut ebpf = object::open(&settings).map_err(privileges::explain)?;
 
-        let mut rcu = legs::attach_rcu_barrier(&mut ebpf, &around);
+        let mut refusals = Vec::new();
+        let mut rcu = legs::attach_rcu_barrier(&mut ebpf, &around, &mut refusals);
         if rcu.leg == "none"
             && let Some(text) = kallsyms.range("rcu_barrier")
         {
@@ -74,18 +83,22 @@ impl Session {
             drop(ebpf);
             ebpf = object::open(&settings).map_err(privileges::explain)?;
         }
-        let switch = legs::attach_switch(&mut ebpf, &around);
+        before_switch();
+        let switch = legs::attach_switch(&mut ebpf, &around, &mut refusals);
         if rcu.leg == "none" {
             off_cpu_leg(&mut rcu, &settings, &switch, around.offsets);
         }
 
         let mut status = Vec::new();
         if object::needs_forks(settings.scope.mode) {
-            status.push(legs::attach_fork(&mut ebpf, &around));
-            status.push(legs::attach_free(&mut ebpf, &around));
+            status.push(legs::attach_fork(&mut ebpf, &around, &mut refusals));
+            status.push(legs::attach_free(&mut ebpf, &around, &mut refusals));
         }
 
+        status.extend(checks::rows(kallsyms));
+
         let maps = Maps::take(&mut ebpf)?;
+        let logs = settings.log.then(|| Logs::take(&mut ebpf)).transpose()?;
         let program = load_sampler(&mut ebpf)?;
         let (event, fds, why) =
             perf::open_all(opener, &cpus, hz).map_err(|(cpu, error)| no_sampler(cpu, error))?;
@@ -103,6 +116,7 @@ impl Session {
                 .map(|_| "a machine, or a virtual machine, with a PMU".to_owned())
                 .unwrap_or_default(),
             why_not_better: why.unwrap_or_default(),
+            ..ProbeStatus::default()
         };
         status.splice(0..0, [sample, switch, rcu]);
 
@@ -114,7 +128,9 @@ impl Session {
             started: false,
             throttled: BTreeMap::new(),
             status,
+            refusals,
             ebpf,
+            logs,
             maps,
         })
     }
@@ -127,6 +143,11 @@ impl Session {
     /// The status table.
     pub fn status(&self) -> &[ProbeStatus] {
         &self.status
+    }
+
+    /// What the kernel said of each leg that it did not take, at length.
+    pub fn refusals(&self) -> &[String] {
+        &self.refusals
     }
 
     /// Whether a measurement got a leg.
@@ -146,6 +167,11 @@ impl Session {
             .events
             .take()
             .context("the ring buffer was taken before")
+    }
+
+    /// The programs' log lines, once; `None` without `Settings::log`.
+    pub fn take_logs(&mut self) -> Option<Logs> {
+        self.logs.take()
     }
 
     /// Run time of all programs by the kernel's BPF statistics, nanoseconds.
@@ -206,14 +232,16 @@ impl Session {
         refused
     }
 
-    /// Starts counting and sampling.
+    /// Starts counting, from nothing, and sampling.
     ///
     /// # Errors
     ///
     /// When a map or a sampler cannot be written to.
     pub fn start(&mut self) -> anyhow::Result<()> {
         self.started = true;
-        self.watch()?;
+        // Forks are followed, and their cost counted, since they are attached.
+        let states = vec![Plain(CpuState::default()); self.states()?.len()];
+        self.watch(states)?;
         for (cpu, sampler) in &self.samplers {
             sampler
                 .enable()
@@ -222,11 +250,14 @@ impl Session {
         Ok(())
     }
 
-    /// Tells the programs which CPUs are watched.
-    fn watch(&mut self) -> anyhow::Result<()> {
-        let mut states = self.states()?;
+    /// Tells the programs which CPUs are watched, and what was counted so far.
+    fn watch(&mut self, mut states: Vec<Plain<CpuState>>) -> anyhow::Result<()> {
         for (cpu, state) in (0..).zip(&mut states) {
-            state.0.watched = u64::from(self.wanted_cpus.contains(&cpu));
+            state.0.watched = if self.wanted_cpus.contains(&cpu) {
+                watch::SAMPLES | watch::SWITCHES
+            } else {
+                0
+            };
         }
         let values = PerCpuValues::try_from(states).context("counting CPUs")?;
         self.maps.cpus.set(0, values, 0).context("writing map CPUS")
@@ -306,7 +337,7 @@ impl Session {
             return Ok(());
         }
         self.wanted_cpus.extend(cpus);
-        self.watch()
+        self.watch(self.states()?)
     }
 
     /// Samples the kernel dropped because another program was running on the
@@ -346,12 +377,14 @@ impl Session {
             samplers,
             ebpf,
             maps,
+            logs: _,
             wanted_cpus: _,
             hz: _,
             event: _,
             started: _,
             throttled: _,
             status: _,
+            refusals: _,
         } = self;
         drop(samplers);
         drop(ebpf);
@@ -359,7 +392,7 @@ impl Session {
     }
 }
 
-fn sampler_program(ebpf: &mut Ebpf) -> anyhow::Result<&mut PerfEvent> {
+pub(super) fn sampler_program(ebpf: &mut Ebpf) -> anyhow::Result<&mut PerfEvent> {
     Ok(ebpf
         .program_mut("sample")
         .context("the BPF object has no program sample")?

@@ -15,6 +15,17 @@ pub struct ProbeStatus {
     /// What would make the better leg work; empty when nothing would or need.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub fix: String,
+    /// There is nothing of the kind in this kernel: no leg is missed.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub absent: bool,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// A program that was loaded.

@@ -1,10 +1,10 @@
 //! Gives equal things one id, within a bounded memory.
 
 use std::borrow::Borrow;
-use std::collections::HashMap;
 use std::hash::Hash;
 
 use super::{FrameId, Symbol};
+use crate::fast_map::FastMap;
 
 /// Entries one table remembers.
 const MAX_ENTRIES: usize = 14_000;
@@ -17,7 +17,7 @@ const MAX_BYTES: usize = 1 << 20;
 /// unique, and something seen before gets a second id.
 #[derive(Debug)]
 pub(super) struct Table<K> {
-    known: HashMap<K, u32>,
+    known: FastMap<K, u32>,
     bytes: usize,
     next: u32,
 }
@@ -35,7 +35,7 @@ pub(super) enum Interned {
 impl<K: Eq + Hash + HeapBytes> Table<K> {
     pub(super) fn starting_at(next: u32) -> Self {
         Self {
-            known: HashMap::new(),
+            known: FastMap::default(),
             bytes: 0,
             next,
         }

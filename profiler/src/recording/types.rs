@@ -239,6 +239,13 @@ pub struct Overhead {
     pub share: f64,
     /// How `bpf_ns` was measured, one phrase.
     pub bpf_source: String,
+    /// Time in BPF programs by the kernel's own statistics, when those were on
+    /// (`--bpf-stats`). They begin a little before the programs' clock does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bpf_stats_ns: Option<u64>,
+    /// The prices behind `probe_ns` and how they are known, one phrase.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub probe_source: String,
 }
 
 /// Index into [`Recording::symbols`].

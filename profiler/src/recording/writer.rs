@@ -85,6 +85,11 @@ impl Writer {
     pub fn finish(self, trailer: &Trailer) -> Result<Finished> {
         self.recorder.store.finish(trailer)
     }
+
+    /// Removes the file: nothing was recorded after all.
+    pub fn discard(mut self) {
+        self.recorder.store.output.remove_on_drop();
+    }
 }
 
 /// Writes a whole recording to `path`, its tables as they are.

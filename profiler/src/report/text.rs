@@ -22,6 +22,9 @@ pub struct TextOptions {
     pub callers: usize,
 }
 
+/// Samples below which no first result is given: one sample more or less would
+/// change it by a per cent and more.
+const ENOUGH: u64 = 100;
 /// Column in which what follows a label begins.
 const COLUMN: usize = 13;
 /// rcu_barrier stacks shown.
@@ -105,6 +108,15 @@ fn first_result(report: &Report) -> String {
         return format!(
             "No share can be given: kernel symbols are hidden ({}).",
             escape(why)
+        );
+    }
+    if report.sampling.samples < ENOUGH {
+        return format!(
+            "Only {} of the workload: too few to name a cost.",
+            match report.sampling.samples {
+                1 => "1 sample".to_owned(),
+                samples => format!("{samples} samples"),
+            }
         );
     }
     let mut costly = costly(report);
@@ -460,7 +472,12 @@ fn loss(page: &mut Page, report: &Report) {
         .map(|(reason, lost)| format!("{} {}", escape(reason), count(*lost)))
         .collect();
     if loss.total == 0 {
-        page.labelled(COLUMN, "lost", "nothing", Style::new());
+        let until = if report.run.complete {
+            ""
+        } else {
+            " up to the last epoch that was recorded"
+        };
+        page.labelled(COLUMN, "lost", &format!("nothing{until}"), Style::new());
     } else {
         let text = format!("{} records: {}", count(loss.total), lost.join(", "));
         page.labelled(COLUMN, "lost", &text, WARNING);
@@ -468,7 +485,11 @@ fn loss(page: &mut Page, report: &Report) {
 }
 
 fn overhead(page: &mut Page, report: &Report) {
-    let overhead = &report.overhead;
+    let Some(overhead) = &report.overhead else {
+        let text = "not known: it is written when a run ends";
+        page.labelled(COLUMN, "own cost", text, WARNING);
+        return;
+    };
     let mut text = format!(
         "{} % of the machine: BPF programs {}",
         percent(overhead.share),
@@ -477,9 +498,15 @@ fn overhead(page: &mut Page, report: &Report) {
     if !overhead.bpf_source.is_empty() {
         text += &format!(" ({})", escape(&overhead.bpf_source));
     }
+    if let Some(ns) = overhead.bpf_stats_ns {
+        text += &format!(", or {} by the kernel's statistics", nanoseconds(ns));
+    }
+    text += &format!(", entering them {}", nanoseconds(overhead.probe_ns));
+    if !overhead.probe_source.is_empty() {
+        text += &format!(" ({})", escape(&overhead.probe_source));
+    }
     text += &format!(
-        ", entering them {}, own threads {}; set-up {}",
-        nanoseconds(overhead.probe_ns),
+        ", own threads {}; set-up {}",
         nanoseconds(overhead.user_ns),
         nanoseconds(overhead.setup_ns)
     );
@@ -490,6 +517,7 @@ fn overhead(page: &mut Page, report: &Report) {
 fn probes(page: &mut Page, probes: &[ProbeStatus]) {
     let degraded: Vec<&ProbeStatus> = probes
         .iter()
+        .filter(|probe| !probe.absent)
         .filter(|probe| probe.leg == "none" || !probe.why_not_better.is_empty())
         .collect();
     if degraded.is_empty() {
@@ -513,7 +541,7 @@ pub(super) fn probe_row(probe: &ProbeStatus) -> Vec<Cell> {
         }
         why += &format!("fix: {}", escape(&probe.fix));
     }
-    let style = if probe.leg == "none" {
+    let style = if probe.leg == "none" && !probe.absent {
         WARNING
     } else {
         Style::new()

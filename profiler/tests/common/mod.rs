@@ -495,6 +495,7 @@ pub fn messaging() -> Recording {
             setup_ns: 182_000_000,
             share: 0.0046,
             bpf_source: "kernel statistics".to_owned(),
+            ..Overhead::default()
         },
         warnings: Vec::new(),
     };
@@ -507,6 +508,7 @@ fn probes() -> Vec<ProbeStatus> {
         leg: leg.to_owned(),
         why_not_better: why.to_owned(),
         fix: fix.to_owned(),
+        ..ProbeStatus::default()
     };
     vec![
         row(
@@ -555,6 +557,7 @@ pub fn troubled() -> Recording {
         leg: "none".to_owned(),
         why_not_better: "tp_btf: EPERM; raw_tp: EPERM".to_owned(),
         fix: "run with CAP_BPF and CAP_PERFMON".to_owned(),
+        ..ProbeStatus::default()
     });
     trailer.warnings = vec!["2.3 % of the CPUs' time was stolen by the hypervisor.".to_owned()];
     recording.header.command = vec![

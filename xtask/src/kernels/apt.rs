@@ -136,7 +136,19 @@ impl Root {
             return Ok(());
         }
         eprintln!("kernels: fetching package lists");
-        host::read(self.apt("apt-get").args(["-q", "update"]))?;
+        // Without the option a mirror out of reach is only a warning.
+        host::read(self.apt("apt-get").args([
+            "-o",
+            "APT::Update::Error-Mode=any",
+            "-q",
+            "update",
+        ]))
+        .map_err(|error| {
+            hinted(
+                format!("{error:#}"),
+                ["is the mirror of the system's apt sources in reach? a bzImage by its path needs none"],
+            )
+        })?;
         fs::write(self.stamp(), "").context("the age of the package lists")
     }
 
@@ -150,7 +162,7 @@ impl Root {
             Err(first) => {
                 self.update(true)?;
                 self.try_fetch(entry, folder)
-                    .with_context(|| format!("a second time, after: {first:#}"))
+                    .with_context(|| format!("{first:#}; then, with fresh package lists"))
             }
         }
     }

@@ -124,7 +124,14 @@ pub(super) fn tests(selection: &Selection, tally: &mut Tally) -> Result<()> {
             command.args(["--", filter]);
         }
         let before = counts.failed;
-        let status = stream(&mut command, |line| counts.read(line))?;
+        let mut names = Vec::new();
+        let status = stream(&mut command, |line| {
+            counts.read(line);
+            names.extend(failed_test(line));
+        })?;
+        for test in names {
+            println!("FAILED {test}: see its output above");
+        }
         // The build failed, or a test process died.
         if !status.success() && counts.failed == before {
             counts.failed += 1;
@@ -161,6 +168,12 @@ fn stream(command: &mut Command, mut take: impl FnMut(&str)) -> Result<std::proc
     child
         .wait()
         .with_context(|| format!("waiting for `{shown}`"))
+}
+
+/// The name in `test NAME ... FAILED`.
+fn failed_test(line: &str) -> Option<String> {
+    let name = line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
+    Some(name.to_owned())
 }
 
 /// What libtest's summaries add up to.
@@ -251,6 +264,13 @@ mod tests {
             ignored: 1,
         };
         assert_eq!(counts, expected);
+    }
+
+    #[test]
+    fn names_failed_tests() {
+        assert_eq!(failed_test("test a::b ... FAILED").as_deref(), Some("a::b"));
+        assert_eq!(failed_test("test a::b ... ok"), None);
+        assert_eq!(failed_test("test result: FAILED. 1 passed; 1 failed"), None);
     }
 
     #[test]

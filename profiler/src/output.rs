@@ -6,7 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -234,7 +234,7 @@ impl Drop for AtomicFile {
 pub fn write_file(target: &Path, force: bool, contents: &[u8]) -> Result<()> {
     if is_device(target) {
         return OpenOptions::new()
-            .write(true)
+            .append(true)
             .open(target)
             .and_then(|mut device| device.write_all(contents))
             .with_context(|| format!("cannot write {}", target.display()));
@@ -269,14 +269,10 @@ pub fn check(target: &Path, force: bool) -> Result<()> {
 }
 
 /// Whether `target` is something below /dev that is written to rather than
-/// replaced: /dev/null, /dev/stderr, a terminal. Elsewhere nobody expects one, and
-/// one that is there may be a trap.
+/// replaced: /dev/null, a terminal, /dev/stdout and what stands behind it. Elsewhere
+/// nobody expects one, and one that is there may be a trap.
 fn is_device(target: &Path) -> bool {
-    target.starts_with("/dev")
-        && fs::metadata(target).is_ok_and(|meta| {
-            let kind = meta.file_type();
-            kind.is_char_device() || kind.is_fifo()
-        })
+    target.starts_with("/dev") && !target.starts_with("/dev/shm") && fs::metadata(target).is_ok()
 }
 
 fn cannot_create(target: &Path, error: &io::Error) -> anyhow::Error {
@@ -455,6 +451,8 @@ mod tests {
 
     #[test]
     fn devices_are_written_to() {
+        use std::os::unix::fs::FileTypeExt as _;
+
         check(Path::new("/dev/null"), false).unwrap();
         write_file(Path::new("/dev/null"), false, b"report").unwrap();
         let null = fs::symlink_metadata("/dev/null").unwrap();

@@ -86,7 +86,8 @@ pub struct MeasureArgs {
     /// Measure on these CPUs only, e.g. 0-3,6
     #[arg(short = 'C', long = "cpu", value_name = "CPULIST")]
     pub cpus: Option<CpuList>,
-    /// Stop after this long: 10, 1.5s, 500ms, 2m
+    /// Stop measuring after this long: 10, 1.5s, 500ms, 2m; a command goes on
+    /// unmeasured and is waited for
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub duration: Option<Duration>,
     /// Record user stacks too
@@ -231,7 +232,7 @@ pub struct FormatArgs {
 #[derive(Args, Debug)]
 pub struct BenchArgs {
     /// Shape of the result
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, global = true)]
     pub format: Format,
     /// Which benchmark.
     #[command(subcommand)]

@@ -1,6 +1,6 @@
 //! `preemptprof doctor` and `preemptprof options`: the host, unmeasured.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 
 use super::args::Format;
@@ -32,7 +32,7 @@ pub(super) fn doctor(format: Format) -> anyhow::Result<u8> {
         Format::Text => doctor::render(&document, &terminal::layout(&io::stdout(), 0)),
         Format::Json => json::render(&document)?,
     };
-    io::stdout().lock().write_all(rendered.as_bytes())?;
+    terminal::print(&rendered)?;
     Ok(if ready { 0 } else { 1 })
 }
 
@@ -54,6 +54,6 @@ pub(super) fn options(format: Format) -> anyhow::Result<u8> {
         Format::Text => options::render(&document, &terminal::layout(&io::stdout(), 0)),
         Format::Json => json::render(&document)?,
     };
-    io::stdout().lock().write_all(rendered.as_bytes())?;
+    terminal::print(&rendered)?;
     Ok(0)
 }

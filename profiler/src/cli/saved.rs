@@ -25,7 +25,7 @@ pub(super) fn report(args: &ReportArgs) -> anyhow::Result<u8> {
         Format::Text => text::render(&report, &layout),
         Format::Json => json::render(&report)?,
     };
-    io::stdout().lock().write_all(rendered.as_bytes())?;
+    terminal::print(&rendered)?;
     Ok(0)
 }
 
@@ -53,8 +53,12 @@ pub(super) fn export(args: &ExportArgs) -> anyhow::Result<u8> {
     match &args.output {
         None => {
             let mut out = BufWriter::new(io::stdout().lock());
-            write(&mut out)?;
-            out.flush()?;
+            write(&mut out)
+                .and_then(|()| Ok(out.flush()?))
+                .map_err(|error| match error.is::<io::Error>() {
+                    true => terminal::cannot_print(error),
+                    false => error,
+                })?;
         }
         Some(path) => {
             let mut bytes = Vec::new();

@@ -4,7 +4,7 @@ use std::env;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::{AsFd, AsRawFd as _};
 
-use crate::error::hints;
+use crate::error::{hinted, hints};
 use crate::report::escape;
 use crate::report::text::TextOptions;
 
@@ -36,6 +36,20 @@ fn width<S: AsFd>(stream: &S) -> Option<usize> {
         return Some(usize::from(size.ws_col));
     }
     env::var("COLUMNS").ok()?.parse().ok()
+}
+
+/// Prints to stdout.
+pub(super) fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| cannot_print(error.into()))
+}
+
+/// Says that stdout took no more.
+pub(super) fn cannot_print(error: anyhow::Error) -> anyhow::Error {
+    let hint = "what stdout goes to is full or gone; -o or a redirection to another place helps";
+    hinted(format!("cannot write to stdout: {error:#}"), [hint])
 }
 
 /// Prints an error with its hints.

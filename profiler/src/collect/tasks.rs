@@ -35,6 +35,7 @@ impl Tasks {
         }
         let comm = comm
             .map(comm_text)
+            .filter(|comm| !comm.is_empty())
             .or_else(|| self.names.get(&pid).map(|comm| comm_text(comm)))
             .unwrap_or_else(|| "[unknown]".to_owned());
         let mut key = (pid, comm);
@@ -99,7 +100,7 @@ mod tests {
         let mut tasks = Tasks::default();
         tasks.see(7, b"worker\0\0\0\0\0\0\0\0\0\0");
         tasks.add(7, None, &entry(1, 0));
-        tasks.add(8, None, &entry(0, 3));
+        tasks.add(8, Some(&[0; 16]), &entry(0, 3));
         tasks.add(9, Some(b"gone"), &entry(0, 0));
         let tasks = tasks.finish();
         let names: Vec<&str> = tasks.iter().map(|task| task.comm.as_str()).collect();

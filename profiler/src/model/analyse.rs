@@ -63,6 +63,7 @@ pub fn analyse_with(
     } else if !recording.complete {
         warnings.push("The recording is marked incomplete: its end was not written.".to_owned());
     }
+    warnings.extend(bias(recording, salvaged));
     warnings.extend(knowledge.contradictions().map(str::to_owned));
 
     Report {
@@ -131,6 +132,35 @@ pub fn analyse_with(
 /// Whether the recording was cut off before its trailer.
 fn salvaged(recording: &Recording) -> bool {
     !recording.complete && recording.trailer == Trailer::default()
+}
+
+/// The share of records that may be lost, and the share of the machine that the
+/// profiler may take, before a reader must know that the numbers lean.
+const TOLERABLE: (f64, f64) = (0.01, 0.05);
+
+/// What bends the numbers of a run: records that are missing, which is seldom by
+/// chance, and a profiler that is a load of its own.
+fn bias(recording: &Recording, salvaged: bool) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let lost = loss(recording, salvaged).total as f64;
+    let kept = recording.samples.len() as f64;
+    let share = lost / (lost + kept);
+    if share > TOLERABLE.0 {
+        warnings.push(format!(
+            "{:.0} % of the records were lost, and not by chance: shares and times are not to be \
+             trusted. A larger --ring-size or a lower -F keeps them.",
+            100.0 * share
+        ));
+    }
+    let cost = recording.trailer.overhead.share;
+    if cost > TOLERABLE.1 {
+        warnings.push(format!(
+            "The profiler took {:.0} % of the machine, which changes what it measures. A lower -F \
+             takes less.",
+            100.0 * cost
+        ));
+    }
+    warnings
 }
 
 fn finite(value: f64) -> f64 {

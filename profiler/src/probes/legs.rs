@@ -226,7 +226,9 @@ pub(super) fn attach_free(
                 raw_tp(ebpf, "free_raw", "sched_process_free")
             }),
             Leg::new("tracepoint", |ebpf| {
-                let fields = [offsets.free_pid, offsets.free_comm];
+                // Without the name, which has no fixed place since 6.15, the last
+                // one seen of the task does.
+                let fields = [offsets.free_pid];
                 tracepoint(ebpf, "free_tp", "sched_process_free", around, &fields)
             }),
         ],

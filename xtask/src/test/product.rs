@@ -101,58 +101,56 @@ pub(super) const PRODUCT: &[Check] = &[
         verify: |_, section| {
             succeeded(section)?;
             let (report, _) = parts(section)?;
-            let switches = &report["switches"];
-            let number = |name: &str| switches[name].as_u64().context("no switches");
-            let (total, voluntary, preempted) =
-                (number("total")?, number("voluntary")?, number("preempted")?);
-            ensure!(total == voluntary + preempted, "{switches}");
-            // Each side of each round trip waits for the other on the one CPU.
-            let made = 2 * ROUND_TRIPS;
-            ensure!(total >= made, "{made} switches were made: {switches}");
-            ensure!(total < made + 2000, "{made} switches were made: {switches}");
-            ensure!(report["loss"]["total"] == 0, "lost: {}", report["loss"]);
-            Ok(())
+            verify_switches(&report)
         },
     },
     Check {
         name: "rcu_barrier",
         skip: |_| None,
-        // The function tracer sees every call: of network namespaces that end, by
-        // kernel workers.
-        script: |_| {
-            format!(
-                "cd /sys/kernel/tracing || exit 1\n\
-                 echo 0 >tracing_on; echo rcu_barrier >set_ftrace_filter || exit 1\n\
-                 echo function >current_tracer || exit 1; sleep 1\n\
-                 preemptprof run -a --format json --report /tmp/rcu.json -- sh -c \
-                 'echo 1 >tracing_on; for i in 1 2 3; do unshare -n true; sleep 0.2; done; \
-                 sleep 1; echo 0 >tracing_on' || exit 1\n\
-                 cat /tmp/rcu.json; echo {KERNEL_SAYS}; grep -c 'rcu_barrier <-' trace\n\
-                 echo nop >current_tracer; echo >set_ftrace_filter; echo 1 >tracing_on"
-            )
-        },
+        script: |_| traced_rcu_barrier("/tmp/rcu.json"),
         verify: |_, section| {
             succeeded(section)?;
             let (report, traced) = parts(section)?;
-            let traced: u64 = traced
-                .trim()
-                .parse()
-                .context("the function tracer's count")?;
-            ensure!(traced > 0, "the guest made no rcu_barrier call");
-            let events = report["rcu"].as_array().context("no rcu")?;
-            let event = events
-                .iter()
-                .find(|event| event["event"] == "rcu_barrier")
-                .context("no rcu_barrier")?;
-            ensure!(
-                event["count"] == traced,
-                "{traced} calls were made: {event}"
-            );
-            ensure!(
-                event["by"].as_array().is_some_and(|by| !by.is_empty()),
-                "no callers: {event}"
-            );
-            Ok(())
+            verify_rcu_barrier(&report, &traced)
+        },
+    },
+    Check {
+        name: "other-legs",
+        skip: |_| None,
+        // Other legs do the same without BTF: the kernel's is hidden meanwhile.
+        script: |_| {
+            format!(
+                "mount -t tmpfs none /sys/kernel/btf || exit 1\n\
+                 preemptprof doctor --format json || exit 1; echo {KERNEL_SAYS}\n\
+                 preemptprof run --format json --report /tmp/legs.json -- \
+                 preemptprof bench pipe --same-cpu -l {ROUND_TRIPS} >/dev/null || exit 1\n\
+                 cat /tmp/legs.json; echo {KERNEL_SAYS}\n\
+                 {}\numount /sys/kernel/btf",
+                traced_rcu_barrier("/tmp/legs-rcu.json")
+            )
+        },
+        verify: |subject, section| {
+            succeeded(section)?;
+            let (doctor, rest) = parts(section)?;
+            // Before 5.18 the tracepoint's arguments do not tell the task's state.
+            let old = subject.release.starts_with("5.");
+            for (wanted, leg) in [
+                ("sample", "cpu-clock"),
+                ("switch", if old { "tracepoint" } else { "raw_tp" }),
+                ("fork", "tracepoint"),
+                ("free", "tracepoint"),
+                ("rcu_barrier", "kprobe"),
+            ] {
+                let found = leg_of(&doctor, wanted);
+                ensure!(
+                    found == Some(leg),
+                    "{wanted}: leg {found:?}, not {leg}: {doctor:#}"
+                );
+            }
+            let (report, rest) = rest.split_once(KERNEL_SAYS).context("cut short")?;
+            verify_switches(&json(report)?)?;
+            let (report, traced) = rest.split_once(KERNEL_SAYS).context("cut short")?;
+            verify_rcu_barrier(&json(report)?, traced)
         },
     },
     Check {
@@ -215,6 +213,59 @@ pub(super) const PRODUCT: &[Check] = &[
         },
     },
 ];
+
+/// A run while network namespaces end, which makes kernel workers call
+/// rcu_barrier; the function tracer sees every call of the same time.
+fn traced_rcu_barrier(report: &str) -> String {
+    format!(
+        "cd /sys/kernel/tracing || exit 1\n\
+         echo 0 >tracing_on; echo >trace; echo rcu_barrier >set_ftrace_filter || exit 1\n\
+         echo function >current_tracer || exit 1; sleep 1\n\
+         preemptprof run -a --format json --report {report} -- sh -c \
+         'echo 1 >tracing_on; for i in 1 2 3; do unshare -n true; sleep 0.2; done; \
+         sleep 1; echo 0 >tracing_on; sleep 1' || exit 1\n\
+         cat {report}; echo {KERNEL_SAYS}; grep -c 'rcu_barrier <-' trace\n\
+         echo nop >current_tracer; echo >set_ftrace_filter; echo 1 >tracing_on"
+    )
+}
+
+fn verify_rcu_barrier(report: &Value, traced: &str) -> Result<()> {
+    let traced: u64 = traced
+        .trim()
+        .parse()
+        .context("the function tracer's count")?;
+    ensure!(traced > 0, "the guest made no rcu_barrier call");
+    let event = report["rcu"]
+        .as_array()
+        .context("no rcu")?
+        .iter()
+        .find(|event| event["event"] == "rcu_barrier")
+        .context("no rcu_barrier")?;
+    ensure!(
+        event["count"] == traced,
+        "{traced} calls were made: {event}"
+    );
+    ensure!(
+        event["by"].as_array().is_some_and(|by| !by.is_empty()),
+        "no callers: {event}"
+    );
+    Ok(())
+}
+
+/// Judges a run of the pipe benchmark.
+fn verify_switches(report: &Value) -> Result<()> {
+    let switches = &report["switches"];
+    let number = |name: &str| switches[name].as_u64().context("no switches");
+    let (total, voluntary, preempted) =
+        (number("total")?, number("voluntary")?, number("preempted")?);
+    ensure!(total == voluntary + preempted, "{switches}");
+    // Each side of each round trip waits for the other on the one CPU.
+    let made = 2 * ROUND_TRIPS;
+    ensure!(total >= made, "{made} switches were made: {switches}");
+    ensure!(total < made + 2000, "{made} switches were made: {switches}");
+    ensure!(report["loss"]["total"] == 0, "lost: {}", report["loss"]);
+    Ok(())
+}
 
 /// The legs a kernel must give.
 fn expected_legs(_: &Subject) -> [(&'static str, &'static str); 5] {
@@ -346,6 +397,24 @@ mod tests {
 
         verify("killed", "6.1", "survived\n").unwrap();
         assert!(verify("killed", "6.1", "").is_err());
-        assert_eq!(PRODUCT.len(), 6, "a check without its test");
+        let legs = |switch: &str, traced: u64| {
+            let probes: Vec<Value> = [
+                ("sample", "cpu-clock"),
+                ("switch", switch),
+                ("fork", "tracepoint"),
+                ("free", "tracepoint"),
+                ("rcu_barrier", "kprobe"),
+            ]
+            .iter()
+            .map(|(wanted, leg)| serde_json::json!({"wanted": wanted, "leg": leg}))
+            .collect();
+            let doctor = serde_json::json!({"probes": probes});
+            let switches = switches(2 * ROUND_TRIPS, 0);
+            format!("{doctor}\n{KERNEL_SAYS}\n{switches}\n{}", rcu(3, traced))
+        };
+        verify("other-legs", "6.1", &legs("raw_tp", 3)).unwrap();
+        assert!(verify("other-legs", "6.1", &legs("tp_btf", 3)).is_err());
+        assert!(verify("other-legs", "6.1", &legs("raw_tp", 4)).is_err());
+        assert_eq!(PRODUCT.len(), 7, "a check without its test");
     }
 }

@@ -92,11 +92,13 @@ fn killed_at_any_moment_nothing_stays() {
     }
     let folder = folder();
     let (mut armed, mut at_the_gate, mut running) = (0, 0, 0);
-    // Set-up takes some 100 ms on a quick machine and 1 s on a slow or busy one.
+    // Set-up takes some 100 ms on a quick machine and seconds on a busy one, so the
+    // first round waits for what it is to meet.
     let moments = (0..12)
         .map(|step| step * 25)
         .chain((0..8).map(|step| 300 + step * 150));
-    for (round, milliseconds) in moments.enumerate() {
+    let rounds = std::iter::once(None).chain(moments.map(Some));
+    for (round, milliseconds) in rounds.enumerate() {
         let began = folder.path().join(format!("began{round}"));
         let ended = folder.path().join(format!("ended{round}"));
         let mut command = preemptprof(["record", "-o"]);
@@ -111,7 +113,10 @@ fn killed_at_any_moment_nothing_stays() {
             .arg(&began)
             .arg(&ended);
         let mut measuring = start(command);
-        thread::sleep(Duration::from_millis(milliseconds));
+        match milliseconds {
+            Some(milliseconds) => thread::sleep(Duration::from_millis(milliseconds)),
+            None => wait_until("the start of the workload", || began.exists()),
+        }
         if measuring.child.try_wait().unwrap().is_some() {
             break;
         }
@@ -130,7 +135,7 @@ fn killed_at_any_moment_nothing_stays() {
         armed += held.programs.len();
         drop(measuring);
         thread::sleep(Duration::from_millis(20));
-        assert_eq!(began.exists(), ended.exists(), "after {milliseconds} ms");
+        assert_eq!(began.exists(), ended.exists(), "after {milliseconds:?} ms");
     }
     // The moments did catch each stage.
     assert!(armed > 0, "nothing was ever attached");

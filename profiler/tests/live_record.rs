@@ -131,11 +131,13 @@ fn damaged_recordings_are_refused_and_salvaged() {
         finish(command)
     };
     let mut flipped = whole.clone();
-    let middle = flipped.len() / 2;
-    flipped[middle] ^= 0x40;
+    // Behind the header, which carries the kernel's configuration and is most of a
+    // short recording.
+    let late = flipped.len() * 5 / 6;
+    flipped[late] ^= 0x40;
     for bytes in [
         &whole[..whole.len() - 1],
-        &whole[..whole.len() * 2 / 3],
+        &whole[..late],
         &flipped,
     ] {
         fs::write(&damaged, bytes).unwrap();
@@ -164,14 +166,13 @@ fn a_killed_recording_can_be_salvaged() {
     // Enough of it that chunks are written out.
     command
         .arg(&path)
-        .args(["--", "perl", "-e", "my $t = time + 3; 1 while time < $t"]);
+        .args(["--", "perl", "-e", "my $t = time + 8; 1 while time < $t"]);
     let mut measuring = start(command);
-    wait_until("the file", || {
-        partial
-            .metadata()
-            .is_ok_and(|metadata| metadata.len() > 4096)
-    });
-    thread::sleep(Duration::from_millis(1500));
+    let size = || partial.metadata().map_or(0, |metadata| metadata.len());
+    wait_until("the file", || size() > 4096);
+    // The buffer is emptied every other second.
+    let begun = size();
+    wait_until("samples in the file", || size() > begun + 4096);
     measuring.signal(libc::SIGKILL);
     measuring.wait();
     assert!(!path.exists());

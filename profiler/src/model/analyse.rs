@@ -147,8 +147,8 @@ fn bias(recording: &Recording, salvaged: bool) -> Vec<String> {
     let share = lost / (lost + kept);
     if share > TOLERABLE.0 {
         warnings.push(format!(
-            "{:.0} % of the records were lost, and not by chance: shares and times are not to be \
-             trusted. A larger --ring-size or a lower -F keeps them.",
+            "{:.1} % of the records were lost, and seldom by chance: shares and times are off. A \
+             larger --ring-size or a lower -F keeps them.",
             100.0 * share
         ));
     }

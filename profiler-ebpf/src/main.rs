@@ -46,6 +46,8 @@ mod stubs {
         },
     };
 
+    use profiler_ebpf::UNKNOWN;
+
     use crate::{clock, globals, peek, rcu, sample, switch, task};
 
     /// Samples: one run per CPU and period. Minimum kernel 5.8 (ring buffer).
@@ -120,14 +122,17 @@ mod stubs {
     /// file.
     #[tracepoint(category = "sched", name = "sched_process_free")]
     fn free_tp(ctx: TracePointContext) -> u32 {
-        // SAFETY: the helper checks the offsets against the record's bounds.
-        let (pid, comm) = unsafe {
-            (
-                ctx.read_at::<u32>(globals::FREE_PID.load() as usize),
-                ctx.read_at(globals::FREE_COMM.load() as usize),
-            )
+        let (pid, comm) = (globals::FREE_PID.load(), globals::FREE_COMM.load());
+        // SAFETY: the helper checks the offset against the record's bounds.
+        let pid = unsafe { ctx.read_at::<u32>(pid as usize) };
+        // Where the name has no fixed place there is nothing to read.
+        let comm = if comm == UNKNOWN {
+            Default::default()
+        } else {
+            // SAFETY: as above.
+            unsafe { ctx.read_at(comm as usize) }.unwrap_or_default()
         };
-        task::on_free(pid.ok(), comm.unwrap_or_default());
+        task::on_free(pid.ok(), comm);
         0
     }
 

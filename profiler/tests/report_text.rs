@@ -5,7 +5,7 @@ mod common;
 
 use profiler::catalog::Catalog;
 use profiler::model::{AnalyseOptions, Report, analyse};
-use profiler::recording::{Epoch, Evidence, Recording, SwitchCounts, Trailer};
+use profiler::recording::{Epoch, Evidence, Loss, Recording, SwitchCounts, Trailer};
 use profiler::report::text::{self, TextOptions};
 use profiler::report::{doctor, json, options};
 use serde_json::Value;
@@ -335,6 +335,46 @@ fn numbers_that_are_not_finite_do_not_reach_the_json() {
     recording.trailer.run.metric.as_mut().unwrap().value = f64::NAN;
     let value = validate(&json::render(&report(&recording)).unwrap());
     assert!(value["run"].get("metric").is_none());
+}
+
+#[test]
+fn what_bends_the_numbers_is_warned_of() {
+    let warnings = |change: fn(&mut Recording)| {
+        let mut recording = common::messaging();
+        change(&mut recording);
+        report(&recording).warnings
+    };
+    let usual = warnings(|_| {});
+    for (change, said) in [
+        (
+            (|recording| recording.trailer.machine.steal = Some(0.02)) as fn(&mut Recording),
+            "hypervisor took 2.0 %",
+        ),
+        (
+            |recording| recording.trailer.overhead.share = 0.2,
+            "profiler took 20 %",
+        ),
+        (
+            |recording| {
+                recording.trailer.losses.push(Loss {
+                    cpu: 0,
+                    reason: "ring_full".to_owned(),
+                    count: recording.samples.len() as u64,
+                });
+            },
+            "of the records were lost",
+        ),
+    ] {
+        let found = warnings(change);
+        assert_eq!(found.len(), usual.len() + 1, "{found:?}");
+        assert!(
+            found.iter().any(|warning| warning.contains(said)),
+            "{found:?}"
+        );
+    }
+    let mut recording = common::messaging();
+    recording.trailer.machine.steal = Some(0.005);
+    assert_eq!(report(&recording).warnings, usual);
 }
 
 #[test]

@@ -138,6 +138,9 @@ fn salvaged(recording: &Recording) -> bool {
 /// profiler may take, before a reader must know that the numbers lean.
 const TOLERABLE: (f64, f64) = (0.01, 0.05);
 
+/// The share of the CPUs' time that a hypervisor may take before it is named.
+const STEAL: f64 = 0.01;
+
 /// What bends the numbers of a run: records that are missing, which is seldom by
 /// chance, and a profiler that is a load of its own.
 fn bias(recording: &Recording, salvaged: bool) -> Vec<String> {
@@ -150,6 +153,15 @@ fn bias(recording: &Recording, salvaged: bool) -> Vec<String> {
             "{:.1} % of the records were lost, and seldom by chance: shares and times are off. A \
              larger --ring-size or a lower -F keeps them.",
             100.0 * share
+        ));
+    }
+    if let Some(steal) = recording.trailer.machine.steal
+        && steal > STEAL
+    {
+        warnings.push(format!(
+            "The hypervisor took {:.1} % of the CPUs' time meanwhile: times on the wall are longer \
+             than the work, and two runs may differ by that alone.",
+            100.0 * steal
         ));
     }
     let cost = recording.trailer.overhead.share;

@@ -113,7 +113,7 @@ impl Run<'_> {
             _ => None,
         };
         let mut drain = Drain::new(self.kallsyms, self.own_tgid, monotonic_ns());
-        let mut online = online_cpus();
+        let mut online = online_cpus().unwrap_or_default();
         let mut gaps = Gaps::default();
         let stats = ProcStat::load(Path::new("/")).ok();
 
@@ -299,10 +299,9 @@ impl Run<'_> {
         gaps: &mut Gaps,
         start: Instant,
     ) -> anyhow::Result<()> {
-        let now = online_cpus();
-        if now == *online {
+        let Some(now) = online_cpus().filter(|now| now != online) else {
             return Ok(());
-        }
+        };
         if self.all_cpus {
             self.session.want_cpus(&newcomers(online, &now))?;
         }
@@ -389,10 +388,9 @@ pub(super) fn has_ended(pidfd: &OwnedFd) -> bool {
 }
 
 /// CPUs online now; the last known set stays in force when that cannot be read.
-fn online_cpus() -> BTreeSet<u32> {
-    CpuList::load(Path::new("/"), "/sys/devices/system/cpu/online")
-        .map(|cpus| cpus.iter().collect())
-        .unwrap_or_default()
+fn online_cpus() -> Option<BTreeSet<u32>> {
+    let cpus = CpuList::load(Path::new("/"), "/sys/devices/system/cpu/online").ok()?;
+    Some(cpus.iter().collect())
 }
 
 /// CLOCK_MONOTONIC, which the programs use, nanoseconds.

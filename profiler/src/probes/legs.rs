@@ -146,6 +146,45 @@ fn needs(known: bool, what: &str) -> anyhow::Result<()> {
     }
 }
 
+/// A tracepoint of the scheduler and what its legs need to know. Its programs are
+/// `WANTED_btf`, `WANTED_raw` and `WANTED_tp`.
+struct SchedEvent<'a> {
+    wanted: &'a str,
+    tracepoint: &'a str,
+    /// Whether what the raw and BTF legs read of a task is known, and its name.
+    reads: (bool, &'a str),
+    /// What the last leg reads of the tracepoint's record.
+    fields: &'a [Option<u32>],
+}
+
+fn attach_sched(
+    ebpf: &mut Ebpf,
+    around: &Surroundings<'_>,
+    refusals: &mut Vec<String>,
+    event: &SchedEvent<'_>,
+) -> ProbeStatus {
+    let SchedEvent {
+        wanted,
+        tracepoint: name,
+        reads: (known, what),
+        fields,
+    } = *event;
+    let legs = vec![
+        Leg::new("tp_btf", |ebpf| {
+            needs(known, what)?;
+            tp_btf(ebpf, &format!("{wanted}_btf"), name, around)
+        }),
+        Leg::new("raw_tp", |ebpf| {
+            needs(known, what)?;
+            raw_tp(ebpf, &format!("{wanted}_raw"), name)
+        }),
+        Leg::new("tracepoint", |ebpf| {
+            tracepoint(ebpf, &format!("{wanted}_tp"), name, around, fields)
+        }),
+    ];
+    first(ebpf, wanted, refusals, legs)
+}
+
 /// Attaches to context switches.
 pub(super) fn attach_switch(
     ebpf: &mut Ebpf,
@@ -153,26 +192,13 @@ pub(super) fn attach_switch(
     refusals: &mut Vec<String>,
 ) -> ProbeStatus {
     let offsets = around.offsets;
-    let state = || needs(offsets.knows_state(), "the state of a task at a switch");
-    first(
-        ebpf,
-        "switch",
-        refusals,
-        vec![
-            Leg::new("tp_btf", |ebpf| {
-                state()?;
-                tp_btf(ebpf, "switch_btf", "sched_switch", around)
-            }),
-            Leg::new("raw_tp", |ebpf| {
-                state()?;
-                raw_tp(ebpf, "switch_raw", "sched_switch")
-            }),
-            Leg::new("tracepoint", |ebpf| {
-                let fields = [offsets.switch_prev_state, offsets.switch_next_pid];
-                tracepoint(ebpf, "switch_tp", "sched_switch", around, &fields)
-            }),
-        ],
-    )
+    let event = SchedEvent {
+        wanted: "switch",
+        tracepoint: "sched_switch",
+        reads: (offsets.knows_state(), "the state of a task at a switch"),
+        fields: &[offsets.switch_prev_state, offsets.switch_next_pid],
+    };
+    attach_sched(ebpf, around, refusals, &event)
 }
 
 /// Attaches to new tasks, so that the target's descendants belong to it.
@@ -182,26 +208,13 @@ pub(super) fn attach_fork(
     refusals: &mut Vec<String>,
 ) -> ProbeStatus {
     let offsets = around.offsets;
-    let pid = || needs(offsets.task_pid.is_some(), "task_struct.pid");
-    first(
-        ebpf,
-        "fork",
-        refusals,
-        vec![
-            Leg::new("tp_btf", |ebpf| {
-                pid()?;
-                tp_btf(ebpf, "fork_btf", "sched_process_fork", around)
-            }),
-            Leg::new("raw_tp", |ebpf| {
-                pid()?;
-                raw_tp(ebpf, "fork_raw", "sched_process_fork")
-            }),
-            Leg::new("tracepoint", |ebpf| {
-                let fields = [offsets.fork_child];
-                tracepoint(ebpf, "fork_tp", "sched_process_fork", around, &fields)
-            }),
-        ],
-    )
+    let event = SchedEvent {
+        wanted: "fork",
+        tracepoint: "sched_process_fork",
+        reads: (offsets.task_pid.is_some(), "task_struct.pid"),
+        fields: &[offsets.fork_child],
+    };
+    attach_sched(ebpf, around, refusals, &event)
 }
 
 /// Attaches to tasks that are gone, so that their ids can come back.
@@ -211,28 +224,15 @@ pub(super) fn attach_free(
     refusals: &mut Vec<String>,
 ) -> ProbeStatus {
     let offsets = around.offsets;
-    let pid = || needs(offsets.task_pid.is_some(), "task_struct.pid");
-    first(
-        ebpf,
-        "free",
-        refusals,
-        vec![
-            Leg::new("tp_btf", |ebpf| {
-                pid()?;
-                tp_btf(ebpf, "free_btf", "sched_process_free", around)
-            }),
-            Leg::new("raw_tp", |ebpf| {
-                pid()?;
-                raw_tp(ebpf, "free_raw", "sched_process_free")
-            }),
-            Leg::new("tracepoint", |ebpf| {
-                // Without the name, which has no fixed place since 6.15, the last
-                // one seen of the task does.
-                let fields = [offsets.free_pid];
-                tracepoint(ebpf, "free_tp", "sched_process_free", around, &fields)
-            }),
-        ],
-    )
+    let event = SchedEvent {
+        wanted: "free",
+        tracepoint: "sched_process_free",
+        reads: (offsets.task_pid.is_some(), "task_struct.pid"),
+        // Without the name, which has no fixed place on newer kernels, the last one
+        // seen of the task does.
+        fields: &[offsets.free_pid],
+    };
+    attach_sched(ebpf, around, refusals, &event)
 }
 
 /// Attaches to rcu_barrier itself. `none` in the result means that the off-CPU

@@ -24,6 +24,32 @@ pub const PEEK_BYTES: usize = 16;
 /// Clock readings that one run of the program `clock` times.
 pub const CLOCK_READINGS: u32 = 64;
 
+/// Calls of a helper that one run of a calibration program times.
+pub const CALIBRATION_CALLS: u32 = 256;
+
+/// Bytes that one step of the program `read_text` reads.
+pub const TEXT_PAGE: usize = 4096;
+/// Steps that one run of it makes at most. A run is not preemptible, so this
+/// bounds how long it keeps the CPU: some 250 microseconds.
+pub const TEXT_PAGES: u32 = 64;
+
+/// Execution breakpoints a CPU has: debug registers of x86.
+pub const BREAKPOINTS: usize = 4;
+
+/// Where a hit of a breakpoint is counted: indexes into [`CheckSlots::hits`].
+pub mod hit {
+    /// The target's, with preemption disabled, or in an interrupt.
+    pub const NESTED: usize = 0;
+    /// The target's, preemptible but for interrupts, which are off.
+    pub const IRQS_OFF: usize = 1;
+    /// The target's, preemptible.
+    pub const PREEMPTIBLE: usize = 2;
+    /// Not the target's.
+    pub const OTHER: usize = 3;
+    /// How many there are.
+    pub const COUNT: usize = 4;
+}
+
 /// Tags in [`RecordHeader::kind`].
 pub mod kind {
     /// A [`SampleRecord`](crate::SampleRecord) with its frames.
@@ -143,6 +169,8 @@ pub struct Counters {
     pub sampler_hits: u64,
     /// Sampler hits on an idle CPU; no record is made of them.
     pub idle_samples: u64,
+    /// Sampler hits while breakpoints were armed; no record is made of them.
+    pub window_samples: u64,
     /// Nanoseconds in the sampler program, by its own clock readings.
     pub sampler_ns: u64,
     /// Runs of the switch program.
@@ -256,9 +284,28 @@ pub struct RcuRecord {
     pub frames: [u64; RCU_FRAMES],
 }
 
+/// The value of the map `CHECKS`, by CPU: what the CPU's breakpoints wait for,
+/// and how often they were hit. User space maps it; it only changes `address`
+/// and `preempt_count` while no breakpoint of the CPU is armed.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CheckSlots {
+    /// Not 0 while breakpoints are armed: what is sampled meanwhile is slower
+    /// than it would be, and left out.
+    pub armed: u64,
+    /// Address of the CPU's `preempt_count`; 0 when it is not known, and then
+    /// every hit counts as nested.
+    pub preempt_count: u64,
+    /// What each breakpoint waits for.
+    pub address: [u64; BREAKPOINTS],
+    /// Hits of each breakpoint, see [`hit`].
+    pub hits: [[u64; hit::COUNT]; BREAKPOINTS],
+}
+
 const _: () = {
+    assert!(size_of::<CheckSlots>() == 8 * (2 + BREAKPOINTS + BREAKPOINTS * hit::COUNT));
     assert!(size_of::<SampleRecord>() == 64);
-    assert!(size_of::<Counters>() == 8 * (12 + loss::COUNT));
+    assert!(size_of::<Counters>() == 8 * (13 + loss::COUNT));
     assert!(size_of::<EpochRecord>() == 16 + size_of::<Counters>());
     assert!(size_of::<TaskRecord>() == 56);
     assert!(size_of::<RcuRecord>() == 56 + 8 * RCU_FRAMES);

@@ -15,6 +15,8 @@
 mod log;
 
 #[cfg(target_arch = "bpf")]
+mod check;
+#[cfg(target_arch = "bpf")]
 mod clock;
 #[cfg(target_arch = "bpf")]
 mod cpu;
@@ -30,6 +32,8 @@ mod sample;
 mod switch;
 #[cfg(target_arch = "bpf")]
 mod task;
+#[cfg(target_arch = "bpf")]
+mod text;
 
 #[cfg(target_arch = "bpf")]
 mod stubs {
@@ -48,7 +52,7 @@ mod stubs {
 
     use profiler_ebpf::UNKNOWN;
 
-    use crate::{clock, globals, peek, rcu, sample, switch, task};
+    use crate::{check, clock, globals, peek, rcu, sample, switch, task, text};
 
     /// Samples: one run per CPU and period. Minimum kernel 5.8 (ring buffer).
     #[perf_event]
@@ -56,6 +60,13 @@ mod stubs {
         sample::on_sample(&ctx);
         // Not 0: the event would go on to its perf ring buffer, which only
         // carries throttling records.
+        0
+    }
+
+    /// Hits of execution breakpoints. Minimum kernel 4.9.
+    #[perf_event]
+    fn check(ctx: PerfEventContext) -> u32 {
+        check::on_hit(&ctx);
         0
     }
 
@@ -136,7 +147,7 @@ mod stubs {
         0
     }
 
-    // The next three are asked, so their result counts. aya's macro would have
+    // The next ones are asked, so their result counts. aya's macro would have
     // them return 0 whatever they say, and so it is spelled out here.
 
     /// Not attached to anything: run by `BPF_PROG_TEST_RUN` with an address,
@@ -145,6 +156,32 @@ mod stubs {
     #[unsafe(link_section = "raw_tp")]
     extern "C" fn peek(ctx: *mut c_void) -> i32 {
         peek::on_peek(RawTracePointContext::new(ctx).arg(0))
+    }
+
+    /// Not attached to anything: run by `BPF_PROG_TEST_RUN` with an address and
+    /// a number of pages, reads kernel memory there; how many could not be read.
+    /// Minimum kernel 5.10.
+    #[unsafe(no_mangle)]
+    #[unsafe(link_section = "raw_tp")]
+    extern "C" fn read_text(ctx: *mut c_void) -> i32 {
+        let args = RawTracePointContext::new(ctx);
+        text::on_read(args.arg(0), args.arg(1))
+    }
+
+    /// Not attached to anything: run by `BPF_PROG_TEST_RUN`, says how many
+    /// nanoseconds `CALIBRATION_CALLS` calls of bpf_get_prandom_u32 take.
+    /// Minimum kernel 5.10.
+    #[unsafe(no_mangle)]
+    #[unsafe(link_section = "raw_tp")]
+    extern "C" fn time_prandom(_ctx: *mut c_void) -> i32 {
+        clock::on_prandom()
+    }
+
+    /// The same loop without the call. Minimum kernel 5.10.
+    #[unsafe(no_mangle)]
+    #[unsafe(link_section = "raw_tp")]
+    extern "C" fn time_nothing(_ctx: *mut c_void) -> i32 {
+        clock::on_nothing()
     }
 
     /// Not attached to anything: run by `BPF_PROG_TEST_RUN`, says how many

@@ -12,7 +12,7 @@ use aya_ebpf::{
 };
 use profiler_ebpf::{CpuState, STACK_BYTES, SampleRecord, flags, kind, loss, watch};
 
-use crate::{cpu, globals, task};
+use crate::{check, cpu, globals, task};
 
 /// A record under construction. Per CPU and without a guard: the kernel runs
 /// one perf_event program at a time on a CPU (`bpf_prog_active`), in interrupt
@@ -27,9 +27,26 @@ struct Scratch {
 #[map]
 static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(1, 0);
 
+/// Whether the interrupted code had interrupts on, by the bit of the flags that
+/// says so.
+#[inline(always)]
+pub(crate) fn interrupts_on(ctx: &PerfEventContext, bit: u64) -> bool {
+    // SAFETY: the context of a perf_event program begins with the registers.
+    let regs = unsafe { &(*ctx.ctx).regs };
+    #[cfg(bpf_target_arch = "x86_64")]
+    {
+        regs.eflags & bit != 0
+    }
+    #[cfg(bpf_target_arch = "aarch64")]
+    {
+        // Masked is what the bit says there.
+        regs.pstate & bit == 0
+    }
+}
+
 /// The interrupted instruction pointer.
 #[inline(always)]
-fn instruction_pointer(ctx: &PerfEventContext) -> u64 {
+pub(crate) fn instruction_pointer(ctx: &PerfEventContext) -> u64 {
     // SAFETY: the context of a perf_event program begins with the registers.
     let regs = unsafe { &(*ctx.ctx).regs };
     #[cfg(bpf_target_arch = "x86_64")]
@@ -54,6 +71,8 @@ pub(crate) fn on_sample(ctx: &PerfEventContext) {
     let ip = instruction_pointer(ctx);
     if pid_tgid as u32 == 0 && is_idle(ip) {
         state.counters.idle_samples += 1;
+    } else if check::is_armed() {
+        state.counters.window_samples += 1;
     } else {
         record(ctx, state, begin, pid_tgid, ip);
     }

@@ -36,6 +36,6 @@ mod tests;
 pub use frames::{CallerGroups, is_entry_frame};
 pub use owners::{Contradiction, Owner, Owners};
 pub use schema::{
-    Catalog, Evidence, Group, KernelOption, SymbolGroup, Takes, Toggle, ToggleBy, Versions,
+    Catalog, Check, Evidence, Group, KernelOption, SymbolGroup, Takes, Toggle, ToggleBy, Versions,
 };
 pub use state::{OptionState, State};

@@ -123,6 +123,13 @@ pub struct SymbolGroup {
     /// Whether calls of them are worth counting: the option costs per call.
     #[serde(default)]
     pub hook: bool,
+    /// Whether each is a short check that passes, so that what a call costs can
+    /// be told from its code.
+    #[serde(default)]
+    pub check: bool,
+    /// Instructions that stand in place of such a call where the option is off.
+    #[serde(default)]
+    pub inlined: u32,
     /// First release with these names.
     #[serde(default, deserialize_with = "release")]
     pub since: Option<Release>,
@@ -139,6 +146,16 @@ impl SymbolGroup {
             until: self.until,
         }
     }
+}
+
+/// A function whose calls are counted, as what they cost follows from their
+/// number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Check<'a> {
+    /// Its name.
+    pub symbol: &'a str,
+    /// Instructions that stand in place of a call where the option is off.
+    pub inlined: u32,
 }
 
 /// Which samples a function takes for its option.
@@ -334,6 +351,18 @@ impl KernelOption {
             .collect()
     }
 
+    /// The functions whose calls say what the option costs on `release`.
+    pub fn checks(&self, release: Release) -> impl Iterator<Item = Check<'_>> {
+        self.symbols
+            .iter()
+            .filter(move |group| group.check && group.versions().contain(release))
+            .flat_map(|group| {
+                let inlined = group.inlined;
+                let names = group.names.iter();
+                names.map(move |symbol| Check { symbol, inlined })
+            })
+    }
+
     fn check(&self, before: &BTreeSet<&str>, all: &BTreeSet<&str>) -> anyhow::Result<()> {
         for name in self.former.iter().chain([&self.name]).chain(&self.kept_by) {
             ensure!(is_kconfig(name), "{name:?} is not a Kconfig symbol");
@@ -386,6 +415,16 @@ impl KernelOption {
         for group in &self.symbols {
             ensure!(group.versions().is_sane(), "range of {:?}", group.names);
             ensure!(!group.names.is_empty(), "an empty group of symbols");
+            ensure!(
+                !group.check || (group.hook && group.takes == Some(Takes::Callees)),
+                "{:?} is a check and no hook, or does not take what it calls",
+                group.names
+            );
+            ensure!(
+                group.check || group.inlined == 0,
+                "{:?} replaces instructions and is no check",
+                group.names
+            );
             ensure!(
                 group.takes.is_some() || (group.evidence.is_some() && !group.hook),
                 "{:?} neither take samples nor prove anything",

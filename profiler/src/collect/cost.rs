@@ -31,6 +31,7 @@ pub(super) fn total(states: &[Plain<CpuState>]) -> Counters {
         let Counters {
             sampler_hits,
             idle_samples,
+            window_samples,
             sampler_ns,
             switch_hits,
             switch_timed_hits,
@@ -45,6 +46,7 @@ pub(super) fn total(states: &[Plain<CpuState>]) -> Counters {
         } = state.counters;
         sum.sampler_hits += sampler_hits;
         sum.idle_samples += idle_samples;
+        sum.window_samples += window_samples;
         sum.sampler_ns += sampler_ns;
         sum.switch_hits += switch_hits;
         sum.switch_timed_hits += switch_timed_hits;

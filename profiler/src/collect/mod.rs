@@ -2,6 +2,7 @@
 //! profiler's own cost.
 
 mod cost;
+pub mod counting;
 mod cpus;
 mod drain;
 mod pin;

@@ -26,6 +26,7 @@ mod notes;
 mod procstat;
 mod root;
 mod symbol_names;
+pub mod text;
 
 pub use btf::{Btf, MemberOffset, Param, ParamKind, Unavailable};
 pub use capabilities::Capabilities;

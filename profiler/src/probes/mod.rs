@@ -2,9 +2,11 @@
 //! and a status table that says which leg was used and why not a better one.
 
 pub mod allow;
+pub mod breakpoint;
 mod checks;
 mod legs;
 mod logs;
+mod mapped;
 mod memory;
 mod object;
 mod offsets;
@@ -14,13 +16,16 @@ mod refusal;
 mod session;
 mod status;
 pub mod target;
+mod text;
 mod trial;
 
 pub use legs::Surroundings;
 pub use logs::Logs;
+pub use mapped::Mapped;
 pub use memory::Memory;
 pub use object::{Maps, Plain, Settings};
 pub use offsets::Offsets;
 pub use session::{Request, Session, idle_text};
 pub use status::{ProbeStatus, ProgramInfo};
+pub use text::read_text;
 pub use trial::Burst;

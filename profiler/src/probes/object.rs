@@ -95,6 +95,7 @@ pub(super) fn open(settings: &Settings) -> anyhow::Result<Ebpf> {
         task_state,
         task_pid,
         task_comm,
+        preempt_count: _,
         switch_prev_state,
         switch_next_pid,
         fork_child,
@@ -148,6 +149,8 @@ pub(super) fn open(settings: &Settings) -> anyhow::Result<Ebpf> {
     }
     loader.map_max_entries("EVENTS", settings.ring_bytes);
     loader.map_max_entries("TASKS", settings.max_tasks);
+    let cpus = aya::util::nr_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
+    loader.map_max_entries("CHECKS", u32::try_from(cpus)?);
     let object = if settings.log {
         OBJECT_WITH_LOG
     } else {

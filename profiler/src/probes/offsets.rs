@@ -15,6 +15,8 @@ pub struct Offsets {
     pub task_pid: Option<u32>,
     /// `task_struct.comm`.
     pub task_comm: Option<u32>,
+    /// `pcpu_hot.preempt_count` (6.2 to 6.14).
+    pub preempt_count: Option<u32>,
     /// `prev_state` in the sched_switch record.
     pub switch_prev_state: Option<u32>,
     /// `next_pid` in the sched_switch record.
@@ -51,6 +53,9 @@ impl Offsets {
             task_state: member("__state").or_else(|| member("state")),
             task_pid: member("pid"),
             task_comm: member("comm"),
+            preempt_count: btf
+                .and_then(|btf| btf.member_offset("pcpu_hot", "preempt_count").ok())
+                .map(|offset| offset.bytes),
             switch_prev_state: field("sched_switch", "prev_state", 8),
             switch_next_pid: field("sched_switch", "next_pid", 4),
             fork_child: field("sched_process_fork", "child_pid", 4),

@@ -188,7 +188,7 @@ impl Sampler {
     }
 }
 
-fn ioctl(fd: &OwnedFd, request: u32, argument: i32) -> io::Result<()> {
+pub(super) fn ioctl(fd: &OwnedFd, request: u32, argument: i32) -> io::Result<()> {
     // SAFETY: these requests take an integer and touch no memory of ours.
     let status = unsafe { libc::ioctl(fd.as_raw_fd(), request as _, argument) };
     if status < 0 {

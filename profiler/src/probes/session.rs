@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use anyhow::Context as _;
 use aya::Ebpf;
 use aya::maps::{MapData, PerCpuValues, RingBuf};
 use aya::programs::{PerfEvent, RawTracePoint, RawTracePointRunOptions, TestRun as _};
-use profiler_ebpf::{CpuState, TaskEntry, watch};
+use profiler_ebpf::{CheckSlots, CpuState, TaskEntry, watch};
 
 use super::legs::{self, Surroundings};
 use super::logs::Logs;
+use super::mapped::Mapped;
 use super::object::{self, Maps, Plain, Settings};
 use super::offsets::Offsets;
 use super::perf::{self, Event, Opener, Sampler};
@@ -352,6 +353,44 @@ impl Session {
             .lines()
             .find_map(|line| line.strip_prefix("recursion_misses:"))?;
         line.trim().parse().ok()
+    }
+
+    /// The program for breakpoints, loaded, and its map; once.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses the program, or the map was taken before.
+    pub fn counting(&mut self) -> anyhow::Result<(OwnedFd, Mapped<CheckSlots>)> {
+        let program: &mut PerfEvent = self
+            .ebpf
+            .program_mut("check")
+            .context("the BPF object has no program check")?
+            .try_into()?;
+        program.load()?;
+        let fd = program.fd()?.as_fd().try_clone_to_owned()?;
+        let cpus = self.states()?.len();
+        Ok((fd, Mapped::take(&mut self.ebpf, "CHECKS", cpus)?))
+    }
+
+    /// Runs a program that times something, so often: what it says each time.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel cannot run raw tracepoint programs on request.
+    pub fn time(&mut self, name: &str, trials: usize) -> anyhow::Result<Vec<f64>> {
+        let program: &mut RawTracePoint = self
+            .ebpf
+            .program_mut(name)
+            .with_context(|| format!("the BPF object has no program {name}"))?
+            .try_into()?;
+        program.load()?;
+        let mut times = Vec::with_capacity(trials);
+        for _ in 0..trials {
+            let result = program.test_run(RawTracePointRunOptions::new())?;
+            times.push(f64::from(result.return_value));
+        }
+        program.unload()?;
+        Ok(times)
     }
 
     /// The process id of the caller in the initial PID namespace. Minimum kernel

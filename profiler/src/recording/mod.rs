@@ -4,6 +4,7 @@
 //! [`Writer`] and [`MemorySink`] take a run as it happens, both as a [`Sink`];
 //! [`read`] and [`salvage`] give it back as a [`Recording`].
 
+mod counting;
 mod format;
 mod intern;
 mod memory;
@@ -13,6 +14,7 @@ mod trailer;
 mod types;
 mod writer;
 
+pub use counting::{CountedFunction, CountedSite, Counting, GROUPS, Measured, Seen};
 pub use memory::MemorySink;
 pub use reader::{Salvaged, read, salvage};
 pub use sink::Sink;

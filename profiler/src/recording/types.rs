@@ -148,6 +148,9 @@ pub struct Trailer {
     pub gaps: Vec<Gap>,
     /// The profiler's own cost.
     pub overhead: Overhead,
+    /// Calls that were counted; absent when none were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counting: Option<super::Counting>,
     /// Warnings for the reader of the report, whole sentences.
     pub warnings: Vec<String>,
 }

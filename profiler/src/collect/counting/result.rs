@@ -1,0 +1,163 @@
+//! What counting came to, for the recording: counts, and what a call executes
+//! at each place, read from the kernel's text once more.
+
+use super::plan::Plan;
+use super::thread::{Counted, Settings};
+use crate::kernel::text::{Arch, Conditions, Snapshot, call_sites, caller_cost, walk};
+use crate::kernel::{Kallsyms, base_name};
+use crate::recording::{CountedFunction, CountedSite, Counting, Measured};
+
+/// `PREEMPT_NEED_RESCHED`: set while nothing is to be rescheduled (x86).
+const NO_RESCHED: u32 = 1 << 31;
+
+/// What a call finds, apart from where it comes from.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cpu {
+    /// Where the per-CPU variables of one CPU lie.
+    pub(super) percpu: Option<u64>,
+    /// Where its preempt_count lies.
+    pub(super) preempt_count: Option<u64>,
+}
+
+impl Cpu {
+    /// A call with this preempt_count.
+    pub(super) fn conditions(self, count: u32, interrupts: bool) -> Conditions {
+        Conditions {
+            percpu: self.percpu,
+            preempt_count: self.preempt_count,
+            count: count | NO_RESCHED,
+            interrupts,
+            ..Conditions::default()
+        }
+    }
+}
+
+/// What goes into the recording beside the counts.
+pub(super) struct Known<'a> {
+    pub(super) arch: Arch,
+    pub(super) symbols: &'a Kallsyms,
+    pub(super) text: &'a Snapshot<'a>,
+    /// The text's bytes and where they lie.
+    pub(super) bytes: (&'a [u8], u64),
+    pub(super) cpu: Cpu,
+    pub(super) pace: (Measured, String),
+}
+
+pub(super) fn result(
+    plan: &Plan,
+    settings: &Settings,
+    counted: &Counted,
+    known: &Known<'_>,
+) -> Counting {
+    let addresses: Vec<u64> = plan.targets.iter().map(|target| target.address).collect();
+    let (bytes, base) = known.bytes;
+    let all = call_sites(known.arch, bytes, base, &addresses, known.symbols);
+    let is_ours = |address: u64| addresses.contains(&address);
+    let caller = |address: u64| {
+        let symbol = known.symbols.lookup(address)?;
+        caller_cost(known.text, &symbol, address, &is_ours)
+    };
+    // What a call of a target takes in its callers, over all of them.
+    let typical: Vec<Option<f64>> = (0..plan.targets.len())
+        .map(|target| {
+            let costs: Vec<f64> = all
+                .iter()
+                .filter(|site| site.target == target)
+                .filter_map(|site| caller(site.address))
+                .map(|cost| f64::from(cost.instructions()))
+                .collect();
+            (!costs.is_empty()).then(|| costs.iter().sum::<f64>() / costs.len() as f64)
+        })
+        .collect();
+
+    let sites = plan
+        .places
+        .iter()
+        .zip(&counted.places)
+        .map(|(place, (refused, seen))| {
+            let symbol = known.symbols.lookup(place.address);
+            let hit = seen.iter().any(|seen| seen.hits != [0; 3]);
+            let cost = caller(place.address).filter(|_| !place.entry);
+            let target = addresses[place.target];
+            let walked = |count: u32, interrupts: bool| {
+                let argument = cost.and_then(|cost| cost.argument);
+                // A count is never taken below zero.
+                let least = argument.filter(|argument| *argument < 1 << 20).unwrap_or(0);
+                let is_sub = plan.targets[place.target].symbol == "preempt_count_sub";
+                let count = if is_sub {
+                    count.max(least as u32)
+                } else {
+                    count
+                };
+                let conditions = Conditions {
+                    argument,
+                    return_address: place.address + known.arch.call_length(),
+                    ..known.cpu.conditions(count, interrupts)
+                };
+                let separate = |address| address != target && is_ours(address);
+                walk(known.text, target, &conditions, &separate).map(|path| path.instructions)
+            };
+            let callee = if hit {
+                match (walked(1, true), walked(0, false), walked(0, true)) {
+                    (Some(nested), Some(off), Some(preemptible)) => {
+                        Some([nested, off, preemptible])
+                    }
+                    // Outside of preemptible code it may never be called.
+                    (Some(nested), _, _) => Some([nested; 3]),
+                    (None, _, Some(preemptible)) => Some([preemptible; 3]),
+                    _ => None,
+                }
+            } else {
+                None
+            };
+            CountedSite {
+                target: place.target as u32,
+                function: symbol
+                    .map_or_else(String::new, |symbol| base_name(symbol.name).to_owned()),
+                offset: symbol.map_or(0, |symbol| symbol.offset as u32),
+                entry: place.entry,
+                out_of_reach: *refused,
+                callee,
+                caller: if place.entry {
+                    typical[place.target]
+                } else {
+                    cost.filter(|_| hit)
+                        .map(|cost| f64::from(cost.instructions()))
+                },
+                seen: seen.clone(),
+            }
+        })
+        .collect::<Vec<_>>();
+    let targets = plan
+        .targets
+        .iter()
+        .enumerate()
+        .map(|(index, target)| CountedFunction {
+            symbol: target.symbol.clone(),
+            inlined: target.inlined,
+            sites: all.iter().filter(|site| site.target == index).count() as u32,
+            out_of_reach: sites
+                .iter()
+                .filter(|site| site.target as usize == index && site.out_of_reach)
+                .count() as u32,
+        })
+        .collect();
+    let (pace, pace_source) = known.pace.clone();
+    Counting {
+        leg: "breakpoint".to_owned(),
+        windows: counted.windows,
+        armed_ns: counted.armed_ns,
+        hits: counted.hits,
+        hit_price: settings.hit_price,
+        thread_ns: counted.thread_ns,
+        pace,
+        pace_source,
+        wall_ns: counted.wall_ns,
+        cpus: settings.cpus.len() as u32,
+        window_samples: 0,
+        targets,
+        // Places where nothing was seen are most of them, and say nothing but how
+        // long nothing was seen; one number does for all.
+        sites,
+    }
+}

@@ -1,0 +1,309 @@
+//! The thread that aims, arms and reads breakpoints while the workload runs.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use profiler_ebpf::{BREAKPOINTS, CheckSlots, hit};
+
+use super::plan::Plan;
+use super::schedule::{Schedule, Set};
+use crate::probes::Mapped;
+use crate::probes::breakpoint::Breakpoints;
+use crate::recording::{Measured, Seen};
+
+/// How counting is done.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// CPUs to count on.
+    pub cpus: Vec<u32>,
+    /// The most that counting may take, as a share of one CPU's time.
+    pub max_overhead: f64,
+    /// What a hit costs, nanoseconds.
+    pub hit_price: Measured,
+    /// Address of each CPU's preempt_count, by CPU; empty when it is not known.
+    pub preempt_counts: Vec<u64>,
+    /// Where the random sequence begins.
+    pub seed: u64,
+}
+
+/// Counting that is under way.
+pub struct Counter {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Counted>,
+    plan: Plan,
+    settings: Settings,
+}
+
+/// What the thread saw.
+pub(super) struct Counted {
+    /// For each place whether it was refused, and what was seen.
+    pub(super) places: Vec<(bool, Vec<Seen>)>,
+    pub(super) windows: u64,
+    pub(super) armed_ns: u64,
+    pub(super) hits: u64,
+    pub(super) thread_ns: u64,
+    pub(super) wall_ns: u64,
+}
+
+/// The longest wait, so that the end is not missed.
+const LONGEST_WAIT: Duration = Duration::from_millis(20);
+/// What a real-time scheduler needs of time to run in.
+const PRIORITY: libc::c_int = 1;
+
+impl Counter {
+    /// Starts counting. `program` is what runs at each hit, `slots` its map.
+    ///
+    /// # Errors
+    ///
+    /// When the thread cannot be started.
+    pub fn start(
+        program: OwnedFd,
+        slots: Mapped<CheckSlots>,
+        plan: Plan,
+        settings: Settings,
+    ) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let worker = Worker {
+            stop: Arc::clone(&stop),
+            program,
+            slots,
+            addresses: plan.places.iter().map(|place| place.address).collect(),
+            schedule: Schedule::new(&plan.places, settings.seed),
+            settings: settings.clone(),
+            breakpoints: Vec::new(),
+            windows: 0,
+            armed_ns: 0,
+            hits: 0,
+        };
+        let thread = std::thread::Builder::new()
+            .name("counting".to_owned())
+            .spawn(move || worker.run())?;
+        Ok(Self {
+            stop,
+            thread,
+            plan,
+            settings,
+        })
+    }
+
+    /// Stops counting: what was planned, how, and what was seen. `None` when the
+    /// thread failed.
+    pub(super) fn finish(self) -> Option<(Plan, Settings, Counted)> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.thread().unpark();
+        let counted = self.thread.join().ok()?;
+        Some((self.plan, self.settings, counted))
+    }
+}
+
+struct Worker {
+    stop: Arc<AtomicBool>,
+    program: OwnedFd,
+    slots: Mapped<CheckSlots>,
+    addresses: Vec<u64>,
+    schedule: Schedule,
+    settings: Settings,
+    /// Breakpoints of the CPUs that had a turn; `None` where there are none.
+    breakpoints: Vec<(u32, Option<Breakpoints>)>,
+    windows: u64,
+    armed_ns: u64,
+    hits: u64,
+}
+
+impl Worker {
+    fn run(mut self) -> Counted {
+        let start = Instant::now();
+        run_at_once();
+        let begun = thread_time();
+        // More CPUs give more to count, and more to pay with; but what one CPU
+        // pays is its workload's loss.
+        let capacity = self.settings.cpus.len().clamp(1, 4) as f64;
+        while !self.stop.load(Ordering::Relaxed) {
+            if !self.turn() {
+                break;
+            }
+            let spent = (thread_time() - begun).as_nanos() as f64
+                + self.hits as f64 * self.settings.hit_price.value;
+            let rate = self.settings.max_overhead * capacity;
+            let due = Duration::from_nanos((spent / rate) as u64);
+            // On average as long as it takes to be within the limit again.
+            let behind = due.saturating_sub(start.elapsed()).as_nanos() as f64;
+            let jitter = self.schedule.some_of(0.5 * behind + 200_000.0);
+            self.wait(Duration::from_nanos((0.75 * behind + jitter) as u64));
+        }
+        Counted {
+            windows: self.windows,
+            armed_ns: self.armed_ns,
+            hits: self.hits,
+            thread_ns: (thread_time() - begun).as_nanos() as u64,
+            wall_ns: start.elapsed().as_nanos() as u64,
+            places: self.schedule.finish(),
+        }
+    }
+
+    /// Waits, but not past the end.
+    fn wait(&self, length: Duration) {
+        let until = Instant::now() + length;
+        while !self.stop.load(Ordering::Relaxed) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            if left > LONGEST_WAIT {
+                std::thread::park_timeout(LONGEST_WAIT);
+            } else {
+                std::thread::sleep(left);
+            }
+        }
+    }
+
+    /// Watches one set of places. `false` when there is nothing left to do.
+    fn turn(&mut self) -> bool {
+        let choice = self.schedule.one_of(self.settings.cpus.len());
+        let Some(&cpu) = self.settings.cpus.get(choice) else {
+            return false;
+        };
+        let mut breakpoints = match self.take(cpu) {
+            Some(breakpoints) => breakpoints,
+            None => {
+                self.settings.cpus.swap_remove(choice);
+                return !self.settings.cpus.is_empty();
+            }
+        };
+        let hit_ns = self.settings.hit_price.value;
+        let Some(mut set) = self.schedule.draw(breakpoints.count(), hit_ns) else {
+            return false;
+        };
+        let mut aimed = Vec::new();
+        for place in std::mem::take(&mut set.places) {
+            match breakpoints.aim(aimed.len(), self.addresses[place]) {
+                Ok(()) => aimed.push(place),
+                Err(_) => self.schedule.refuse(place),
+            }
+        }
+        set.places = aimed;
+        if !set.places.is_empty() {
+            self.point_slots(cpu, &set);
+            for window in 0..set.windows {
+                if window > 0 {
+                    let pause = set.window_ns as f64 * 4.0;
+                    let pause = self.schedule.some_of(pause);
+                    self.wait(Duration::from_nanos(pause as u64));
+                }
+                if self.stop.load(Ordering::Relaxed) || !self.window(cpu, &breakpoints, &set) {
+                    break;
+                }
+            }
+        }
+        self.give(cpu, breakpoints);
+        true
+    }
+
+    /// The breakpoints of a CPU, opened when it has its first turn.
+    fn take(&mut self, cpu: u32) -> Option<Breakpoints> {
+        if let Some((_, breakpoints)) = self.breakpoints.iter_mut().find(|(c, _)| *c == cpu) {
+            return breakpoints.take();
+        }
+        use std::os::fd::AsFd as _;
+        // Any places will do to begin with, as long as they take one.
+        let opened = self
+            .addresses
+            .windows(BREAKPOINTS)
+            .take(64)
+            .find_map(|places| Breakpoints::open(cpu, self.program.as_fd(), places).ok())
+            .or_else(|| Breakpoints::open(cpu, self.program.as_fd(), &self.addresses).ok());
+        self.breakpoints.push((cpu, None));
+        opened
+    }
+
+    fn give(&mut self, cpu: u32, breakpoints: Breakpoints) {
+        if let Some((_, slot)) = self.breakpoints.iter_mut().find(|(c, _)| *c == cpu) {
+            *slot = Some(breakpoints);
+        }
+    }
+
+    /// Tells the program what is aimed at.
+    fn point_slots(&mut self, cpu: u32, set: &Set) {
+        let Some(mut slots) = self.slots.get(cpu as usize) else {
+            return;
+        };
+        slots.address = [0; BREAKPOINTS];
+        for (slot, &place) in slots.address.iter_mut().zip(&set.places) {
+            *slot = self.addresses[place];
+        }
+        let preempt_counts = &self.settings.preempt_counts;
+        slots.preempt_count = preempt_counts.get(cpu as usize).copied().unwrap_or(0);
+        self.slots.set(cpu as usize, slots);
+    }
+
+    /// One window. `false` when the CPU has gone.
+    fn window(&mut self, cpu: u32, breakpoints: &Breakpoints, set: &Set) -> bool {
+        let index = cpu as usize;
+        let Some(mut before) = self.slots.get(index) else {
+            return false;
+        };
+        before.armed = 1;
+        self.slots.set(index, before);
+        if breakpoints.arm().is_err() {
+            return false;
+        }
+        let (own, start) = (thread_time(), Instant::now());
+        std::thread::sleep(Duration::from_nanos(set.window_ns));
+        let (length, own) = (start.elapsed(), thread_time() - own);
+        let here = current_cpu() == Some(cpu);
+        let disarmed = breakpoints.disarm().is_ok();
+        let Some(mut after) = self.slots.get(index) else {
+            return false;
+        };
+        let delta = |place: usize| -> [u64; hit::COUNT] {
+            std::array::from_fn(|kind| after.hits[place][kind] - before.hits[place][kind])
+        };
+        let hits: Vec<[u64; hit::COUNT]> = (0..set.places.len()).map(delta).collect();
+        after.armed = 0;
+        self.slots.set(index, after);
+
+        let total: u64 = hits.iter().flatten().sum();
+        // The time that passed for the workload: not this thread's on the same
+        // CPU, and not what the hits took.
+        let own_ns = if here { own.as_nanos() as f64 } else { 0.0 };
+        let lost = own_ns + total as f64 * self.settings.hit_price.value;
+        let ns = (length.as_nanos() as f64 - lost).max(0.0);
+        for (&place, &hits) in set.places.iter().zip(&hits) {
+            self.schedule.record(place, set.group, ns, hits);
+        }
+        self.windows += 1;
+        self.armed_ns += length.as_nanos() as u64;
+        self.hits += total;
+        disarmed
+    }
+}
+
+/// Asks for the CPU as soon as a window is to end: one that stays open for
+/// longer costs more than it was to. Without the privilege it goes on as it is.
+fn run_at_once() {
+    let parameters = libc::sched_param {
+        sched_priority: PRIORITY,
+    };
+    // SAFETY: the structure is valid for the call, which is about this thread.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
+}
+
+/// CPU time of the calling thread.
+fn thread_time() -> Duration {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `now` is writable.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// The CPU the calling thread is on.
+fn current_cpu() -> Option<u32> {
+    // SAFETY: sched_getcpu has no preconditions.
+    u32::try_from(unsafe { libc::sched_getcpu() }).ok()
+}

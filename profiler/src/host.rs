@@ -188,9 +188,10 @@ impl Host {
         }
     }
 
-    /// The facts alone: what was only needed to attach takes much memory.
-    pub fn into_facts(self) -> Facts {
-        self.facts
+    /// Keeps the facts alone, once nothing is to be attached any more: what was
+    /// only needed for that takes much memory.
+    pub fn forget_btf(&mut self) {
+        self.loader_btf = Err("not kept".to_owned());
     }
 
     /// CPUs online now.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::repeat::RepeatArgs;
 use crate::kernel::CpuList;
 use crate::workloads;
 
@@ -100,6 +101,9 @@ pub struct MeasureArgs {
     /// everyone's BPF programs down meanwhile
     #[arg(long)]
     pub bpf_stats: bool,
+    /// How often.
+    #[command(flatten)]
+    pub repeat: RepeatArgs,
     /// The command to measure, with its arguments
     #[arg(last = true, value_name = "CMD")]
     pub workload: Vec<OsString>,
@@ -121,6 +125,7 @@ impl Default for MeasureArgs {
             user_stacks: false,
             ring_size: None,
             bpf_stats: false,
+            repeat: RepeatArgs::default(),
             workload: Vec::new(),
         }
     }

@@ -1,5 +1,6 @@
 //! `preemptprof run` and `preemptprof record`.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write as _};
@@ -10,10 +11,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 
 use super::args::{Format, MeasureArgs, RecordArgs, RunArgs};
+use super::repeat::Progress;
 use super::terminal;
 use crate::catalog::Catalog;
 use crate::collect::workload::{self, CannotStart, Workload};
-use crate::collect::{Calibration, Ended, Outcome, Run, Signals, Watched};
+use crate::collect::{Calibration, Ended, Kind, Prices, Run, Series, Signals, Watched, unprofiled};
 use crate::error::hinted;
 use crate::host::Host;
 use crate::kernel::CpuList;
@@ -21,7 +23,7 @@ use crate::model::{self, AnalyseOptions};
 use crate::output;
 use crate::probes::target::{self, Family, Scope};
 use crate::probes::{ProbeStatus, ProgramInfo, Request, Session, Settings, idle_text, perf};
-use crate::recording::{Header, MemorySink, Recording, Sampling, Sink, Target, Writer};
+use crate::recording::{Header, MemorySink, Recording, Sampling, Sink, Target, Trailer, Writer};
 use crate::report::{json, text};
 
 /// Nominal length of an epoch.
@@ -52,11 +54,11 @@ pub(super) fn run(args: &RunArgs, verbose: u8, began: Instant) -> anyhow::Result
             |header| Writer::create(path, args.force, header),
             Writer::discard,
         )?;
-        measured.map(|(writer, outcome)| {
-            let finished = writer.finish(&outcome.trailer)?;
+        measured.map(|(writer, series)| {
+            let finished = writer.finish(&series.trailer)?;
             note_recording(&finished.path, finished.complete);
             let recording = crate::recording::read(path)?;
-            anyhow::Ok((recording, outcome))
+            anyhow::Ok((recording, series))
         })
     } else {
         let measured = measure(
@@ -66,17 +68,17 @@ pub(super) fn run(args: &RunArgs, verbose: u8, began: Instant) -> anyhow::Result
             |header| Ok(MemorySink::new(header, MEMORY_LIMIT)),
             drop,
         )?;
-        measured.map(|(sink, outcome)| {
-            let recording = sink.finish(&outcome.trailer);
-            anyhow::Ok((recording, outcome))
+        measured.map(|(sink, series)| {
+            let recording = sink.finish(&series.trailer);
+            anyhow::Ok((recording, series))
         })
     };
-    let (recording, outcome) = match measured {
+    let (recording, series) = match measured {
         Measured::Done(result) => result?,
-        Measured::CannotStart(refused) => return Ok(refuse(&refused)),
+        Measured::Nothing(why) => return Ok(refuse(&why)),
     };
     write_report(args, &recording)?;
-    Ok(status(&outcome.ended))
+    Ok(status(&series.ended))
 }
 
 /// `preemptprof record`: record to a file.
@@ -90,26 +92,26 @@ pub(super) fn record(args: &RecordArgs, verbose: u8, began: Instant) -> anyhow::
         Writer::discard,
     )?;
     match measured {
-        Measured::Done((writer, outcome)) => {
-            let finished = writer.finish(&outcome.trailer)?;
+        Measured::Done((writer, series)) => {
+            let finished = writer.finish(&series.trailer)?;
             note_recording(&finished.path, finished.complete);
-            Ok(status(&outcome.ended))
+            Ok(status(&series.ended))
         }
-        Measured::CannotStart(refused) => Ok(refuse(&refused)),
+        Measured::Nothing(why) => Ok(refuse(&why)),
     }
 }
 
-/// A run that was measured, or whose command could not be started.
+/// What was measured, or why nothing was.
 enum Measured<T> {
     Done(T),
-    CannotStart(CannotStart),
+    Nothing(CannotStart),
 }
 
 impl<T> Measured<T> {
     fn map<U>(self, f: impl FnOnce(T) -> U) -> Measured<U> {
         match self {
             Self::Done(value) => Measured::Done(f(value)),
-            Self::CannotStart(refused) => Measured::CannotStart(refused),
+            Self::Nothing(why) => Measured::Nothing(why),
         }
     }
 }
@@ -118,7 +120,7 @@ impl<T> Measured<T> {
 fn status(ended: &Ended) -> u8 {
     match ended {
         Ended::Exited(exit) => u8::try_from(exit.status).unwrap_or(u8::MAX),
-        Ended::CannotStart(refused) => u8::try_from(refused.status).unwrap_or(u8::MAX),
+        Ended::CannotStart(refused) => refuse(refused),
         Ended::Stopped => 0,
     }
 }
@@ -205,6 +207,16 @@ impl Subject {
             family,
         })
     }
+
+    /// The tasks that are the target when a run begins.
+    fn targets(&mut self, workload: Option<&Workload>) -> Family {
+        let mut targets = self.family.take().unwrap_or_default();
+        if let (Target::Command, Some(workload)) = (&self.target, workload) {
+            targets.processes.insert(workload.pid());
+            targets.threads.insert(workload.pid());
+        }
+        targets
+    }
 }
 
 /// The built-in workload, as a command.
@@ -213,51 +225,200 @@ fn built_in() -> anyhow::Result<Vec<OsString>> {
     Ok(vec![me.into(), "bench".into(), "messaging".into()])
 }
 
-/// Measures what the arguments say into the sink that `make_sink` makes. When the
-/// command could not be started after all, the sink is given to `discard`.
+/// Measures what the arguments say into the sink that `make_sink` makes. When
+/// nothing was profiled after all, the sink is given to `discard`.
+///
+/// From one run to the next, [`Place`] keeps what holds of the kernel and
+/// [`Series`] what holds of the recording: its origin of times, what its counters
+/// have come to, the trailers so far. All else, the session first, is made anew
+/// for each profiled run and gone before the next run of any kind begins.
 fn measure<S: Sink>(
     args: &MeasureArgs,
     verbose: u8,
-    began: Instant,
-    make_sink: impl FnOnce(&Header) -> anyhow::Result<S>,
+    mut began: Instant,
+    make_sink: impl Fn(&Header) -> anyhow::Result<S>,
     discard: impl FnOnce(S),
-) -> anyhow::Result<Measured<(S, Outcome)>> {
+) -> anyhow::Result<Measured<(S, Finished)>> {
     check_frequency(args.frequency)?;
-    let subject = Subject::of(args)?;
+    let mut subject = Subject::of(args)?;
+    let steps = args.repeat.steps(!subject.command.is_empty())?;
     if let Some(program) = subject.command.first()
         && let Err(refused) = workload::resolve(program)
     {
-        return Ok(Measured::CannotStart(refused));
+        return Ok(Measured::Nothing(refused));
     }
     Host::check_privileges()?;
     let signals = Signals::block().context("catching signals")?;
-    // Before anything is opened that it must not inherit, and before there is a
-    // second thread.
-    let workload = if subject.command.is_empty() {
-        None
-    } else {
-        Some(Workload::spawn(&subject.command, &signals.original)?)
-    };
+    let last_profiled = steps.iter().rposition(|step| step.kind == Kind::Profiled);
+    let mut series = Series::default();
+    let mut progress = Progress::new(args.repeat.ignore_failure, steps.len());
+    let mut place: Option<Place> = None;
+    let mut sink: Option<S> = None;
 
-    let host = Host::gather();
-    let cpus = chosen_cpus(args.cpus.as_ref(), &host)?;
-    let mut calibration = Calibration::begin(&cpus);
-    let mut session = attach(args, verbose, &host, subject.scope, &cpus, &mut || {
-        calibration.before_switch();
-    })?;
-    if verbose > 0 {
-        for refusal in session.refusals() {
-            let _ = writeln!(io::stderr(), "refused: {refusal}");
+    for (index, step) in steps.iter().enumerate() {
+        let point = BTreeMap::new();
+        if !args.repeat.before(index == 0, &point, &signals)? {
+            progress.interrupted();
+            break;
+        }
+        if index > 0 {
+            began = Instant::now();
+        }
+        // Before anything is opened that it must not inherit, and while there is
+        // one thread.
+        let workload = if subject.command.is_empty() {
+            None
+        } else {
+            Some(Workload::spawn(&subject.command, &signals.original)?)
+        };
+        let ended = match (step.kind, workload) {
+            (Kind::Warmup | Kind::Unprofiled, Some(workload)) => {
+                series.origin_ns();
+                let (exit, wall) = unprofiled(workload, &signals)?;
+                if let (Kind::Unprofiled, Ok(exit)) = (step.kind, &exit) {
+                    series.unprofiled(exit.status, wall, point);
+                }
+                exit.map_or_else(Ended::CannotStart, Ended::Exited)
+            }
+            (_, workload) => {
+                let place = match &mut place {
+                    Some(place) => place,
+                    none => none.insert(Place::find(args)?),
+                };
+                // The prices of the first run are those of all.
+                let mut calibration =
+                    (place.prices.is_none()).then(|| Calibration::begin(&place.cpus));
+                let (host, cpus) = (&place.host, &place.cpus);
+                let mut session = attach(args, verbose, host, subject.scope, cpus, &mut || {
+                    if let Some(calibration) = &mut calibration {
+                        calibration.before_switch();
+                    }
+                })?;
+                if verbose > 0 {
+                    for refusal in session.refusals() {
+                        let _ = writeln!(io::stderr(), "refused: {refusal}");
+                    }
+                }
+                if Some(index) == last_profiled {
+                    place.host.forget_btf();
+                }
+                let own_tgid = match subject.scope.pid_namespace {
+                    None => std::process::id(),
+                    Some(_) => session.own_tgid().unwrap_or(0),
+                };
+                let pidfds = pidfds(&args.pid)?;
+                let sink = match &mut sink {
+                    Some(sink) => sink,
+                    none => none.insert(make_sink(&header(args, &subject, place, &session))?),
+                };
+                let targets = subject.targets(workload.as_ref());
+                progress
+                    .refused(session.add_targets(&targets, subject.scope.pid_namespace.is_some()));
+                if let Some(calibration) = calibration {
+                    let prices = calibration.finish(&mut session, &perf::Kernel)?;
+                    if verbose > 0 {
+                        let _ = writeln!(io::stderr(), "calibrated in {:?}", prices.spent);
+                    }
+                    place.prices = Some(prices);
+                }
+                let run = Run {
+                    session,
+                    watched: match workload {
+                        Some(workload) => Watched::Command(workload),
+                        None if !args.pid.is_empty() => Watched::Processes(pidfds),
+                        None => Watched::Forever,
+                    },
+                    // A recording of one run begins with it.
+                    origin_ns: (steps.len() > 1).then(|| series.origin_ns()),
+                    sink: &mut series.sink(sink),
+                    kallsyms: &place.host.facts.symbols,
+                    signals: &signals,
+                    duration: args.duration,
+                    all_cpus: args.cpus.is_none(),
+                    own_tgid,
+                    prices: place.prices.unwrap_or_default(),
+                    began,
+                    bpf_stats: args.bpf_stats,
+                };
+                let mut outcome = run.go()?;
+                outcome.trailer.machine = crate::kernel::MachineFacts {
+                    steal: outcome.trailer.machine.steal,
+                    ..place.host.facts.machine.clone()
+                };
+                series.profiled(outcome, point)
+            }
+        };
+        if !progress.go_on(ended) {
+            break;
         }
     }
-    let own_tgid = match subject.scope.pid_namespace {
-        None => std::process::id(),
-        Some(_) => session.own_tgid().unwrap_or(0),
-    };
 
-    let facts = host.into_facts();
+    let (ended, warnings) = progress.finish();
+    let (trailer, detach) = series.finish();
+    let (sink, mut trailer) = match (sink, trailer) {
+        (Some(sink), Some(trailer)) => (sink, trailer),
+        (sink, _) => {
+            sink.map(discard);
+            return Ok(Measured::Nothing(nothing_profiled(ended)));
+        }
+    };
+    trailer.warnings.extend(warnings);
+    if verbose > 0 {
+        let _ = writeln!(io::stderr(), "detached in {detach:?}");
+    }
+    Ok(Measured::Done((sink, Finished { ended, trailer })))
+}
+
+/// A series of runs that was made.
+struct Finished {
+    /// How the command ended: the first time that was not well, else the last.
+    ended: Ended,
+    trailer: Trailer,
+}
+
+/// Why there is no recording: the command did not get as far as a profiled run.
+fn nothing_profiled(ended: Ended) -> CannotStart {
+    let (status, what) = match ended {
+        Ended::CannotStart(refused) => return refused,
+        Ended::Exited(exit) => (
+            exit.status,
+            format!("the command ended with status {}", exit.status),
+        ),
+        Ended::Stopped => (128 + libc::SIGINT, "a signal came".to_owned()),
+    };
+    CannotStart {
+        status,
+        error: hinted(
+            format!("{what} before any run was profiled: nothing is recorded"),
+            ["--ignore-failure goes on after a run that failed"],
+        ),
+    }
+}
+
+/// What is found out once for all runs.
+struct Place {
+    host: Host,
+    cpus: Vec<u32>,
+    prices: Option<Prices>,
+}
+
+impl Place {
+    fn find(args: &MeasureArgs) -> anyhow::Result<Self> {
+        let host = Host::gather();
+        let cpus = chosen_cpus(args.cpus.as_ref(), &host)?;
+        Ok(Self {
+            host,
+            cpus,
+            prices: None,
+        })
+    }
+}
+
+/// What is known when the first run has been attached.
+fn header(args: &MeasureArgs, subject: &Subject, place: &Place, session: &Session) -> Header {
+    let facts = &place.host.facts;
     let event = session.event();
-    let header = Header {
+    Header {
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: facts.kernel.clone(),
         machine: facts.machine.clone(),
@@ -266,71 +427,19 @@ fn measure<S: Sink>(
             .iter()
             .map(|argument| argument.to_string_lossy().into_owned())
             .collect(),
-        target: subject.target,
+        target: subject.target.clone(),
         sampling: Sampling {
             event: event.name().to_owned(),
             evidence: event.evidence(),
             hz: args.frequency,
-            cpus: CpuList::from_iter(cpus.iter().copied()).to_string(),
+            cpus: CpuList::from_iter(place.cpus.iter().copied()).to_string(),
         },
         epoch_ns: EPOCH.as_nanos() as u64,
         started_unix_ns: SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |time| time.as_nanos() as u64),
         started_mono_ns: 0,
-    };
-    let pidfds = pidfds(&args.pid)?;
-    let mut sink = make_sink(&header)?;
-
-    let mut targets = subject.family.unwrap_or_default();
-    if let (Target::Command, Some(workload)) = (&header.target, &workload) {
-        targets.processes.insert(workload.pid());
-        targets.threads.insert(workload.pid());
     }
-    let mut warnings = Vec::new();
-    let refused = session.add_targets(&targets, subject.scope.pid_namespace.is_some());
-    if refused > 0 {
-        warnings.push(format!(
-            "{refused} tasks of the target are counted as others: there was no room for them."
-        ));
-    }
-    let prices = calibration.finish(&mut session, &perf::Kernel)?;
-    if verbose > 0 {
-        let _ = writeln!(io::stderr(), "calibrated in {:?}", prices.spent);
-    }
-    let watched = match workload {
-        Some(workload) => Watched::Command(workload),
-        None if !args.pid.is_empty() => Watched::Processes(pidfds),
-        None => Watched::Forever,
-    };
-
-    let run = Run {
-        session,
-        watched,
-        sink: &mut sink,
-        kallsyms: &facts.symbols,
-        signals: &signals,
-        duration: args.duration,
-        all_cpus: args.cpus.is_none(),
-        own_tgid,
-        prices,
-        began,
-        bpf_stats: args.bpf_stats,
-    };
-    let mut outcome = run.go()?;
-    outcome.trailer.machine = crate::kernel::MachineFacts {
-        steal: outcome.trailer.machine.steal,
-        ..facts.machine.clone()
-    };
-    outcome.trailer.warnings.extend(warnings);
-    if verbose > 0 {
-        let _ = writeln!(io::stderr(), "detached in {:?}", outcome.detach);
-    }
-    if let Ended::CannotStart(refused) = outcome.ended {
-        discard(sink);
-        return Ok(Measured::CannotStart(refused));
-    }
-    Ok(Measured::Done((sink, outcome)))
 }
 
 /// Attaches what a run would.

@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod inspect;
 mod measure;
+mod repeat;
 mod saved;
 mod terminal;
 

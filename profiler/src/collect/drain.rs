@@ -149,21 +149,8 @@ impl<'a> Drain<'a> {
 
     fn epoch(&self, bytes: &[u8], sink: &mut dyn Sink) -> Option<()> {
         let (record, _) = EpochRecord::read_from_prefix(bytes).ok()?;
-        let counters = &record.counters;
-        sink.epoch(&Epoch {
-            cpu: record.header.cpu,
-            time_ns: self.since_start(record.header.time_ns),
-            switches: target_switches(counters),
-            other_switches: other_switches(counters),
-            sampler_hits: counters.sampler_hits,
-            idle_samples: counters.idle_samples,
-            losses: loss::NAMES
-                .iter()
-                .zip(counters.losses)
-                .filter(|&(_, count)| count > 0)
-                .map(|(name, count)| ((*name).to_owned(), count))
-                .collect(),
-        });
+        let time_ns = self.since_start(record.header.time_ns);
+        sink.epoch(&epoch_of(record.header.cpu, time_ns, &record.counters));
         Some(())
     }
 
@@ -325,6 +312,24 @@ fn addresses(bytes: &[u8]) -> impl Iterator<Item = u64> {
         .chunks_exact(8)
         .map(|chunk| u64::from_ne_bytes(chunk.try_into().unwrap_or_default()))
         .filter(|&address| address != 0)
+}
+
+/// A CPU's counters as an epoch's record.
+pub(super) fn epoch_of(cpu: u32, time_ns: u64, counters: &Counters) -> Epoch {
+    Epoch {
+        cpu,
+        time_ns,
+        switches: target_switches(counters),
+        other_switches: other_switches(counters),
+        sampler_hits: counters.sampler_hits,
+        idle_samples: counters.idle_samples,
+        losses: loss::NAMES
+            .iter()
+            .zip(counters.losses)
+            .filter(|&(_, count)| count > 0)
+            .map(|(name, count)| ((*name).to_owned(), count))
+            .collect(),
+    }
 }
 
 /// The target's part of a CPU's counters.

@@ -10,12 +10,16 @@ mod pingpong;
 mod prices;
 mod rcu;
 mod run;
+mod series;
 mod signals;
 mod tasks;
+mod unprofiled;
 mod users;
 pub mod workload;
 
 pub use cost::{Price, Prices};
 pub use prices::Calibration;
 pub use run::{Ended, Outcome, Run, Watched};
+pub use series::{Continued, Kind, Series, Step, schedule};
 pub use signals::Signals;
+pub use unprofiled::unprofiled;

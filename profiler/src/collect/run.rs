@@ -13,12 +13,12 @@ use tokio::time::MissedTickBehavior;
 
 use super::cost::{self, Prices};
 use super::cpus::{Gaps, newcomers};
-use super::drain::{Drain, other_switches, target_switches};
+use super::drain::{Drain, epoch_of, other_switches, target_switches};
 use super::signals::Signals;
 use super::workload::{CannotStart, Exit, Workload};
 use crate::kernel::{CpuList, Kallsyms, ProcStat};
 use crate::probes::{Plain, Session, perf};
-use crate::recording::{Loss, RunInfo, Sink, Trailer};
+use crate::recording::{Epoch, Loss, RunInfo, Sink, Trailer};
 
 /// How often the loop looks around: at CPUs that come and go, and at processes
 /// that end.
@@ -63,6 +63,9 @@ pub struct Run<'a> {
     pub began: Instant,
     /// Whether the kernel's BPF statistics are to be on for this run.
     pub bpf_stats: bool,
+    /// CLOCK_MONOTONIC when the recording began, which every time of it is
+    /// counted from, nanoseconds; absent when it begins with this run.
+    pub origin_ns: Option<u64>,
 }
 
 /// Why a run ended.
@@ -81,8 +84,12 @@ pub enum Ended {
 pub struct Outcome {
     /// Why it ended.
     pub ended: Ended,
-    /// The recording's end.
+    /// The recording's end, were this its only run.
     pub trailer: Trailer,
+    /// CLOCK_MONOTONIC when the workload was let go, nanoseconds.
+    pub started_ns: u64,
+    /// Each CPU's counters at the run's end.
+    pub last_epochs: Vec<Epoch>,
     /// From the workload's end until everything was detached.
     pub detach: Duration,
 }
@@ -130,7 +137,8 @@ impl Run<'_> {
 
         let setup = self.began.elapsed();
         let user_before = cost::own_cpu_time();
-        drain.set_origin(monotonic_ns());
+        let started_ns = monotonic_ns();
+        drain.set_origin(self.origin_ns.unwrap_or(started_ns));
         let start = Instant::now();
         self.session.start()?;
         if let Watched::Command(workload) = &mut self.watched {
@@ -201,6 +209,10 @@ impl Run<'_> {
         }
 
         let counters = cost::total(&states);
+        let last_epochs = (0..)
+            .zip(&states)
+            .map(|(cpu, Plain(state))| epoch_of(cpu, end_ns, &state.counters))
+            .collect();
         warnings.extend(self.prices.warnings(&counters));
         let watches_switches = self.session.watches("switch");
         let mut trailer = Trailer {
@@ -286,6 +298,8 @@ impl Run<'_> {
         Ok(Outcome {
             ended,
             trailer,
+            started_ns,
+            last_epochs,
             detach,
         })
     }
@@ -344,7 +358,7 @@ impl KernelStats {
 }
 
 /// Makes an owned descriptor something to wait for.
-fn watch<T: AsFd + std::os::fd::AsRawFd>(owner: T) -> anyhow::Result<AsyncFd<T>> {
+pub(super) fn watch<T: AsFd + std::os::fd::AsRawFd>(owner: T) -> anyhow::Result<AsyncFd<T>> {
     // SAFETY: `owner` owns its descriptor (an `OwnedFd`, or a map whose data
     // does) and moves into the result, which keeps it open.
     let watched = unsafe { AsyncFd::register_with_interest(owner, Interest::READABLE) };
@@ -352,7 +366,7 @@ fn watch<T: AsFd + std::os::fd::AsRawFd>(owner: T) -> anyhow::Result<AsyncFd<T>>
 }
 
 /// Passes signals on to the command, but for those it has already.
-fn pass_on(signals: &Signals, workload: &Workload) {
+pub(super) fn pass_on(signals: &Signals, workload: &Workload) {
     while let Some(signal) = signals.next() {
         if !signal.from_kernel {
             workload.signal(signal.number);
@@ -394,7 +408,7 @@ fn online_cpus() -> Option<BTreeSet<u32>> {
 }
 
 /// CLOCK_MONOTONIC, which the programs use, nanoseconds.
-pub(super) fn monotonic_ns() -> u64 {
+pub(crate) fn monotonic_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

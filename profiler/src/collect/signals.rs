@@ -1,5 +1,6 @@
 //! Signals as things to read.
 
+use std::cell::Cell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -21,6 +22,7 @@ pub struct Signal {
 #[derive(Debug)]
 pub struct Signals {
     fd: OwnedFd,
+    came: Cell<bool>,
     /// The mask before, which a command is to start with.
     pub original: libc::sigset_t,
 }
@@ -52,12 +54,22 @@ impl Signals {
         }
         // SAFETY: a descriptor the kernel just made for us.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Self { fd, original })
+        Ok(Self {
+            fd,
+            came: Cell::new(false),
+            original,
+        })
     }
 
     /// The descriptor, readable when a signal has come.
     pub fn fd(&self) -> &OwnedFd {
         &self.fd
+    }
+
+    /// Whether one has come so far.
+    pub fn came(&self) -> bool {
+        while self.next().is_some() {}
+        self.came.get()
     }
 
     /// The next signal, if one has come.
@@ -71,6 +83,7 @@ impl Signals {
                 return None;
             }
             let info = info.assume_init();
+            self.came.set(true);
             Some(Signal {
                 number: info.ssi_signo as i32,
                 from_kernel: info.ssi_code == libc::SI_KERNEL,

@@ -8,6 +8,7 @@ mod counting;
 mod format;
 mod intern;
 mod memory;
+mod merge;
 mod reader;
 mod sink;
 mod trailer;
@@ -20,7 +21,7 @@ pub use reader::{Salvaged, read, salvage};
 pub use sink::Sink;
 pub use types::{
     Epoch, Evidence, Frame, FrameId, Gap, Header, Loss, Metric, Overhead, RcuEvent, Recording,
-    RunInfo, Sample, SampleFlags, Sampling, Stack, StackId, SwitchCounts, Symbol, SymbolId, Target,
-    TaskSwitches, Trailer,
+    RunInfo, RunRecord, Sample, SampleFlags, Sampling, Stack, StackId, SwitchCounts, Symbol,
+    SymbolId, Target, TaskSwitches, Trailer,
 };
 pub use writer::{Finished, Writer, save};

@@ -25,6 +25,14 @@ pub(super) fn make_finite(trailer: &mut Trailer) {
         trailer.run.metric = None;
         fixed = true;
     }
+    for run in &mut trailer.runs {
+        if !run.wall_s.is_finite() {
+            run.wall_s = 0.0;
+            fixed = true;
+        }
+        let metric = run.metric.take_if(|metric| !metric.value.is_finite());
+        fixed |= metric.is_some();
+    }
     for share in [
         &mut trailer.machine.steal,
         &mut trailer.machine.cgroup_cpu_limit,
@@ -56,6 +64,7 @@ pub(super) fn shorten(mut trailer: Trailer, room: usize) -> Result<Vec<u8>> {
             losses,
             probes,
             machine,
+            runs,
             ..
         } = &mut trailer;
         // The least needed first.
@@ -69,6 +78,8 @@ pub(super) fn shorten(mut trailer: Trailer, room: usize) -> Result<Vec<u8>> {
             losses.truncate(losses.len() / 2);
         } else if !probes.is_empty() {
             probes.truncate(probes.len() / 2);
+        } else if !runs.is_empty() {
+            runs.truncate(runs.len() / 2);
         } else if *machine != Default::default() {
             *machine = Default::default();
         } else {

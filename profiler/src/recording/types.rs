@@ -153,6 +153,35 @@ pub struct Trailer {
     pub counting: Option<super::Counting>,
     /// Warnings for the reader of the report, whole sentences.
     pub warnings: Vec<String>,
+    /// The runs, in the order they were made, when the command was run more than
+    /// once. Everything else here is the sum over the profiled ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<RunRecord>,
+}
+
+/// One run of the command among several.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// Whether it was profiled; of one that was not, only these fields are known.
+    pub profiled: bool,
+    /// When it began, nanoseconds since the recording's start.
+    pub start_ns: u64,
+    /// When it ended, nanoseconds since the recording's start.
+    pub end_ns: u64,
+    /// From its start to its end, seconds.
+    pub wall_s: f64,
+    /// Its exit status (128+N by signal N).
+    pub exit_code: i32,
+    /// The benchmark's own result, where its output had one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metric: Option<Metric>,
+    /// The values that a sweep gave its parameters.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub point: BTreeMap<String, String>,
+    /// Switches of the target in this run; absent when it was not profiled or no
+    /// leg watched them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switches: Option<SwitchCounts>,
 }
 
 /// The outcome of a run.

@@ -498,6 +498,7 @@ pub fn messaging() -> Recording {
             ..Overhead::default()
         },
         warnings: Vec::new(),
+        runs: Vec::new(),
     };
     b.recording
 }

@@ -4,13 +4,17 @@
 mod command;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
 
-use command::{can_measure, finish, folder, measure, preemptprof, run};
+use command::{PROGRAM, can_measure, finish, folder, has, measure, preemptprof, run};
 use profiler::recording::{self, SwitchCounts};
 
 /// A workload that writes a line per run to `log`: how many BPF programs, links
 /// and perf events its parent, the profiler, holds open meanwhile.
-fn looks_at_the_profiler(log: &std::path::Path) -> String {
+fn looks_at_the_profiler(log: &Path) -> String {
     format!(
         "ls -l /proc/$PPID/fd | grep -c -e bpf-prog -e bpf_link -e perf_event >> '{}'; true",
         log.display()
@@ -108,6 +112,7 @@ fn commands_run_before_and_between_and_stdout_is_the_workload_s() {
     assert_eq!(finished.out(), "w\nw\n");
     assert_eq!(finished.err(), "p\nb\np\n");
     assert_eq!(report["run"]["exit_code"], 0);
+    assert!(report["run"].get("profiler_effect").is_none());
     let failing = run(["run", "-n", "2", "--prepare", "exit 3", "--", "echo", "w"]);
     let failing = failing.refuses_with_hint(125, "--prepare failed");
     assert_eq!(failing.out(), "");
@@ -154,4 +159,139 @@ fn a_series_needs_a_command() {
         return;
     }
     run(["run", "-a", "-n", "2"]).refuses_with_hint(125, "need a command");
+}
+
+/// A benchmark by name: a shell script called `hackbench`.
+fn benchmark(folder: &Path, script: &str) -> PathBuf {
+    let path = folder.join("hackbench");
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+#[test]
+fn a_known_benchmark_s_result_is_taken_and_its_output_untouched() {
+    if !can_measure("a_known_benchmark_s_result_is_taken_and_its_output_untouched") {
+        return;
+    }
+    let folder = folder();
+    let script = "printf 'a\\0\\377\\r\\nTime: 1.5\\nend'; printf 'to stderr' >&2";
+    let path = benchmark(folder.path(), script);
+    let path = path.to_str().unwrap();
+    let (finished, report) = measure(&[], &[path]);
+    let finished = finished.exits(0);
+    assert_eq!(finished.stdout, b"a\0\xff\r\nTime: 1.5\nend");
+    assert_eq!(finished.stderr, b"to stderr");
+    let metric = &report["run"]["metric"];
+    assert_eq!(
+        (&metric["name"], &metric["value"]),
+        (&"time".into(), &1.5.into())
+    );
+    assert!(metric.get("low").is_none(), "one run has no interval");
+
+    let own = [
+        "-n",
+        "2",
+        "--no-baseline",
+        "--metric",
+        "x:higher:B=(?s:to stde(.))",
+    ];
+    let (_, report) = measure(&own, &[path]);
+    let said = report["warnings"].to_string();
+    assert!(said.contains("no result that --metric x finds"), "{said}");
+    assert_eq!(report["run"]["metric"]["name"], "wall time");
+    let own = [
+        "-n",
+        "2",
+        "--no-baseline",
+        "--metric",
+        "x:higher:B=end\\s*to stderr|: ([0-9]).5",
+    ];
+    let (_, report) = measure(&own, &[path]);
+    assert_eq!(report["run"]["metric"]["value"], 1.0);
+    assert_eq!(report["run"]["metric"]["better"], "higher");
+    let refused = run(["run", "--metric", "tps=tps = [0-9]+", "--", "true"]);
+    refused.refuses_with_hint(125, "no group");
+}
+
+#[test]
+fn the_built_in_benchmark_s_result_is_compared_with_and_without_the_profiler() {
+    if !can_measure("the_built_in_benchmark_s_result_is_compared_with_and_without_the_profiler") {
+        return;
+    }
+    let (finished, report) = measure(&["-n", "3"], &[PROGRAM, "bench", "pipe", "-l", "2000"]);
+    let out = finished.exits(0).out();
+    assert_eq!(out.matches("usecs/op").count(), 6, "{out}");
+    let run = &report["run"];
+    let metric = &run["metric"];
+    assert_eq!(
+        (&metric["name"], &metric["runs"]),
+        (&"time per operation".into(), &3.into())
+    );
+    let number = |value: &serde_json::Value| value.as_f64().unwrap();
+    assert!(number(&metric["low"]) <= number(&metric["value"]));
+    let effect = &run["profiler_effect"];
+    assert_eq!(effect["pairs"], 3);
+    assert!(number(&effect["low"]) <= number(&effect["change"]));
+    assert!(number(&effect["unprofiled"]) > 0.0);
+    assert_eq!(run["runs"].as_array().unwrap().len(), 6);
+}
+
+#[test]
+fn a_terminal_stays_a_terminal_and_one_stream_keeps_its_order() {
+    let name = "a_terminal_stays_a_terminal_and_one_stream_keeps_its_order";
+    if !can_measure(name) || !has(name, "script") {
+        return;
+    }
+    let folder = folder();
+    let report = folder.path().join("report");
+    let path = benchmark(
+        folder.path(),
+        "test -t 1 && test -t 2 && echo terminals; stty size <&1; printf 'a\\nb\\n'",
+    );
+    let line = format!(
+        "stty rows 33 cols 77; {PROGRAM} run --force --report {} -- {}",
+        report.display(),
+        path.display()
+    );
+    let mut command = Command::new("script");
+    command.args(["-qec", &line, "/dev/null"]);
+    let finished = finish(command).exits(0);
+    // The real terminal turned each newline into two characters, once.
+    assert_eq!(finished.out(), "terminals\r\n33 77\r\na\r\nb\r\n");
+
+    let path = benchmark(
+        folder.path(),
+        "for i in 1 2 3 4 5 6; do echo $i; echo $i >&2; done",
+    );
+    let file = folder.path().join("both");
+    let line = format!(
+        "{PROGRAM} run --force --report {} -- {} > {} 2>&1",
+        report.display(),
+        path.display(),
+        file.display()
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", &line]);
+    finish(command).exits(0);
+    let both = fs::read_to_string(&file).unwrap();
+    assert_eq!(both, "1\n1\n2\n2\n3\n3\n4\n4\n5\n5\n6\n6\n");
+}
+
+#[test]
+fn what_outlives_the_benchmark_does_not_hold_it_up() {
+    if !can_measure("what_outlives_the_benchmark_does_not_hold_it_up") {
+        return;
+    }
+    let folder = folder();
+    let path = benchmark(folder.path(), "sleep 100 & echo $!; echo Time: 2");
+    let began = Instant::now();
+    let report = folder.path().join("report");
+    let mut command = preemptprof(["run", "--report"]);
+    command.arg(&report).arg("--").arg(&path);
+    let printed = finish(command).exits(0).out();
+    assert!(began.elapsed().as_secs() < 90, "{:?}", began.elapsed());
+    assert!(printed.ends_with("Time: 2\n"), "{printed}");
+    let pid: i32 = printed.lines().next().unwrap().parse().unwrap();
+    command::kill(pid, libc::SIGKILL);
 }

@@ -15,15 +15,20 @@ use super::repeat::Progress;
 use super::terminal;
 use crate::catalog::Catalog;
 use crate::collect::workload::{self, CannotStart, Workload};
-use crate::collect::{Calibration, Ended, Kind, Prices, Run, Series, Signals, Watched, unprofiled};
+use crate::collect::{
+    Calibration, Capture, Copying, Ended, Kind, Prices, Run, Series, Signals, Watched, unprofiled,
+};
 use crate::error::hinted;
 use crate::host::Host;
 use crate::kernel::CpuList;
+use crate::metric::{Choice, Reader};
 use crate::model::{self, AnalyseOptions};
 use crate::output;
 use crate::probes::target::{self, Family, Scope};
 use crate::probes::{ProbeStatus, ProgramInfo, Request, Session, Settings, idle_text, perf};
-use crate::recording::{Header, MemorySink, Recording, Sampling, Sink, Target, Trailer, Writer};
+use crate::recording::{
+    Header, MemorySink, Metric, Recording, Sampling, Sink, Target, Trailer, Writer,
+};
 use crate::report::{json, text};
 
 /// Nominal length of an epoch.
@@ -242,6 +247,8 @@ fn measure<S: Sink>(
     check_frequency(args.frequency)?;
     let mut subject = Subject::of(args)?;
     let steps = args.repeat.steps(!subject.command.is_empty())?;
+    let choice = (args.repeat.metric.as_deref()).map_or(Ok(Choice::Auto), Choice::parse)?;
+    let reader = choice.for_command(&subject.command);
     if let Some(program) = subject.command.first()
         && let Err(refused) = workload::resolve(program)
     {
@@ -266,17 +273,29 @@ fn measure<S: Sink>(
         }
         // Before anything is opened that it must not inherit, and while there is
         // one thread.
+        let (outputs, capture) = match &reader {
+            Some(_) => Capture::open()
+                .map(|(outputs, capture)| (Some(outputs), Some(capture)))
+                .context("reading what the command prints")?,
+            None => (None, None),
+        };
         let workload = if subject.command.is_empty() {
             None
         } else {
-            Some(Workload::spawn(&subject.command, &signals.original)?)
+            Some(Workload::spawn(
+                &subject.command,
+                &signals.original,
+                outputs,
+            )?)
         };
         let ended = match (step.kind, workload) {
             (Kind::Warmup | Kind::Unprofiled, Some(workload)) => {
+                let copying = copy(capture)?;
                 series.origin_ns();
                 let (exit, wall) = unprofiled(workload, &signals)?;
+                let metric = result(reader.as_ref(), copying);
                 if let (Kind::Unprofiled, Ok(exit)) = (step.kind, &exit) {
-                    series.unprofiled(exit.status, wall, point);
+                    series.unprofiled(exit.status, wall, metric, point);
                 }
                 exit.map_or_else(Ended::CannotStart, Ended::Exited)
             }
@@ -321,6 +340,7 @@ fn measure<S: Sink>(
                     }
                     place.prices = Some(prices);
                 }
+                let copying = copy(capture)?;
                 let run = Run {
                     session,
                     watched: match workload {
@@ -341,11 +361,12 @@ fn measure<S: Sink>(
                     bpf_stats: args.bpf_stats,
                 };
                 let mut outcome = run.go()?;
+                let metric = result(reader.as_ref(), copying);
                 outcome.trailer.machine = crate::kernel::MachineFacts {
                     steal: outcome.trailer.machine.steal,
                     ..place.host.facts.machine.clone()
                 };
-                series.profiled(outcome, point)
+                series.profiled(outcome, metric, point)
             }
         };
         if !progress.go_on(ended) {
@@ -353,7 +374,13 @@ fn measure<S: Sink>(
         }
     }
 
-    let (ended, warnings) = progress.finish();
+    let (ended, mut warnings) = progress.finish();
+    if let (Choice::Output(reader), false) = (&choice, series.has_metric()) {
+        warnings.push(format!(
+            "The command printed no result that --metric {} finds: the wall time stands for it.",
+            reader.name()
+        ));
+    }
     let (trailer, detach) = series.finish();
     let (sink, mut trailer) = match (sink, trailer) {
         (Some(sink), Some(trailer)) => (sink, trailer),
@@ -367,6 +394,18 @@ fn measure<S: Sink>(
         let _ = writeln!(io::stderr(), "detached in {detach:?}");
     }
     Ok(Measured::Done((sink, Finished { ended, trailer })))
+}
+
+fn copy(capture: Option<Capture>) -> anyhow::Result<Option<Copying>> {
+    let copying = capture.map(Capture::start).transpose();
+    copying.context("copying what the command prints")
+}
+
+/// The result in what a run printed.
+fn result(reader: Option<&Reader>, copying: Option<Copying>) -> Option<Metric> {
+    // Whatever becomes of it, it is copied to its end.
+    let output = copying.map(Copying::finish)?;
+    reader?.read(&output)
 }
 
 /// A series of runs that was made.

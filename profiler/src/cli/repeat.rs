@@ -31,6 +31,11 @@ pub struct RepeatArgs {
     /// Shell command to run between two runs
     #[arg(long, value_name = "CMD")]
     pub between: Option<OsString>,
+    /// What to compare runs by: wall, a benchmark's name, or
+    /// NAME[:lower|higher][:UNIT]=REGEX with the number in the first group; by
+    /// default what a known benchmark prints, else the wall time
+    #[arg(long, value_name = "METRIC")]
+    pub metric: Option<String>,
     /// Go on when a run ends with a status other than 0
     #[arg(short, long)]
     pub ignore_failure: bool,
@@ -46,10 +51,11 @@ impl RepeatArgs {
         let repeats = self.runs.is_some()
             || self.warmup > 0
             || self.prepare.is_some()
-            || self.between.is_some();
+            || self.between.is_some()
+            || self.metric.is_some();
         if repeats && !has_command {
             return Err(hinted(
-                "-n, --warmup, --prepare and --between need a command",
+                "-n, --warmup, --prepare, --between and --metric need a command",
                 ["what runs already cannot be run again; give a command after --"],
             ));
         }

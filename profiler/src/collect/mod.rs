@@ -1,6 +1,7 @@
 //! Bounded drains of the ring buffer, epoch counters, losses by reason, and the
 //! profiler's own cost.
 
+mod capture;
 mod cost;
 pub mod counting;
 mod cpus;
@@ -17,6 +18,7 @@ mod unprofiled;
 mod users;
 pub mod workload;
 
+pub use capture::{Capture, Copying, Outputs};
 pub use cost::{Price, Prices};
 pub use prices::Calibration;
 pub use run::{Ended, Outcome, Run, Watched};

@@ -77,7 +77,13 @@ impl Series {
     }
 
     /// Notes a run that nothing was attached to and that has just ended.
-    pub fn unprofiled(&mut self, exit_code: i32, wall: Duration, point: BTreeMap<String, String>) {
+    pub fn unprofiled(
+        &mut self,
+        exit_code: i32,
+        wall: Duration,
+        metric: Option<Metric>,
+        point: BTreeMap<String, String>,
+    ) {
         let end_ns = monotonic_ns().saturating_sub(self.origin_ns());
         self.runs.push(RunRecord {
             profiled: false,
@@ -85,13 +91,19 @@ impl Series {
             end_ns,
             wall_s: wall.as_secs_f64(),
             exit_code,
+            metric,
             point,
-            ..RunRecord::default()
+            switches: None,
         });
     }
 
     /// Notes a profiled run, unless its command never became one; how it ended.
-    pub fn profiled(&mut self, outcome: Outcome, point: BTreeMap<String, String>) -> Ended {
+    pub fn profiled(
+        &mut self,
+        outcome: Outcome,
+        metric: Option<Metric>,
+        point: BTreeMap<String, String>,
+    ) -> Ended {
         if let Ended::CannotStart(_) = outcome.ended {
             return outcome.ended;
         }
@@ -105,7 +117,7 @@ impl Series {
             end_ns: start_ns.saturating_add(wall_ns),
             wall_s: trailer.run.wall_s,
             exit_code: trailer.run.exit_code.unwrap_or_default(),
-            metric: None,
+            metric,
             point,
             switches: trailer.switches,
         });
@@ -121,19 +133,18 @@ impl Series {
         outcome.ended
     }
 
-    /// Notes what the last run's output said.
-    pub fn metric(&mut self, metric: Option<Metric>) {
-        if let Some(run) = self.runs.last_mut() {
-            run.metric = metric;
-        }
+    /// Whether any run's output had a result.
+    pub fn has_metric(&self) -> bool {
+        self.runs.iter().any(|run| run.metric.is_some())
     }
 
     /// All runs together, with each of them where there was more than one; and
     /// how long detaching took. `None` when none was profiled.
     pub fn finish(self) -> (Option<Trailer>, Duration) {
         let trailer = self.trailer.map(|mut trailer| {
-            if self.runs.len() > 1 {
-                trailer.runs = self.runs;
+            match &self.runs[..] {
+                [only] => trailer.run.metric = only.metric.clone(),
+                _ => trailer.runs = self.runs,
             }
             trailer
         });
@@ -256,10 +267,10 @@ mod tests {
         let origin = series.origin_ns();
         let mut sink = MemorySink::new(&Header::default(), 1 << 20);
         series.sink(&mut sink).epoch(&epoch(0, 3));
-        series.profiled(outcome(origin, 0, 5), BTreeMap::new());
+        series.profiled(outcome(origin, 0, 5), None, BTreeMap::new());
         series.sink(&mut sink).epoch(&epoch(0, 2));
         series.sink(&mut sink).epoch(&epoch(1, 9));
-        series.profiled(outcome(origin + 2_000_000_000, 0, 4), BTreeMap::new());
+        series.profiled(outcome(origin + 2_000_000_000, 0, 4), None, BTreeMap::new());
         series.sink(&mut sink).epoch(&epoch(0, 1));
         let (trailer, detach) = series.finish();
         let trailer = trailer.unwrap();
@@ -289,7 +300,7 @@ mod tests {
     fn one_run_is_not_a_series() {
         let mut series = Series::default();
         let origin = series.origin_ns();
-        series.profiled(outcome(origin, 0, 5), BTreeMap::new());
+        series.profiled(outcome(origin, 0, 5), None, BTreeMap::new());
         let trailer = series.finish().0.unwrap();
         assert_eq!(trailer.runs, []);
         assert_eq!(trailer.run.wall_s, 1.5);

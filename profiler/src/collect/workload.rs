@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
+use super::capture::Outputs;
 use crate::error::hinted;
 
 /// A command that cannot be started, as the shell tells it.
@@ -102,12 +103,17 @@ impl Workload {
     /// Forks the command's process. Call it while this process has one thread,
     /// and before anything is attached: the child inherits what is open.
     ///
-    /// `signals` is the mask the command starts with.
+    /// `signals` is the mask the command starts with; `outputs` take the place of
+    /// stdout and stderr.
     ///
     /// # Errors
     ///
     /// When a process or descriptor limit is reached, or an argument has a NUL.
-    pub fn spawn(command: &[OsString], signals: &libc::sigset_t) -> anyhow::Result<Self> {
+    pub fn spawn(
+        command: &[OsString],
+        signals: &libc::sigset_t,
+        outputs: Option<Outputs>,
+    ) -> anyhow::Result<Self> {
         let arguments: Vec<CString> = command
             .iter()
             .map(|argument| CString::new(argument.clone().into_vec()))
@@ -117,6 +123,11 @@ impl Workload {
             .iter()
             .map(|argument| argument.as_ptr())
             .chain([std::ptr::null()])
+            .collect();
+        let places: Vec<(i32, i32)> = outputs
+            .iter()
+            .flat_map(|outputs| &outputs.ends)
+            .flat_map(|(end, places)| places.iter().map(|&place| (end.as_raw_fd(), place)))
             .collect();
         let (gate_out, gate_in) = pipe().context("making a pipe")?;
         let (error_out, error_in) = pipe().context("making a pipe")?;
@@ -137,6 +148,7 @@ impl Workload {
                 child(
                     &pointers,
                     signals,
+                    &places,
                     gate_out.as_raw_fd(),
                     error_in.as_raw_fd(),
                 )
@@ -256,6 +268,7 @@ impl Drop for Workload {
 unsafe fn child(
     arguments: &[*const libc::c_char],
     signals: &libc::sigset_t,
+    places: &[(i32, i32)],
     gate: i32,
     error: i32,
 ) -> ! {
@@ -271,6 +284,9 @@ unsafe fn child(
         if byte == 0 {
             libc::_exit(125);
         }
+        for &(end, place) in places {
+            libc::dup2(end, place);
+        }
         libc::execvp(arguments[0], arguments.as_ptr());
         let errno = *libc::__errno_location();
         libc::write(error, (&raw const errno).cast(), size_of::<i32>());
@@ -279,7 +295,7 @@ unsafe fn child(
 }
 
 /// A pipe: reading end, writing end.
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for both descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } < 0 {

@@ -10,6 +10,7 @@ use super::report::{
     CallerShare, Coverage, FunctionShare, Kernel, LossReport, OptionReport, Other, OverheadReport,
     Rcu, RcuBy, Report, Run, SCHEMA, SamplingReport, Switches,
 };
+use super::runs::{measurements, points, profiler_effect};
 use super::tally::{OptionTally, Tally};
 use crate::catalog::Catalog;
 use crate::kernel::base_name;
@@ -52,6 +53,11 @@ pub fn analyse_with(
     let header = &recording.header;
     let trailer = &recording.trailer;
     let salvaged = salvaged(recording);
+    let points = points(trailer);
+    let measured: Vec<_> = points
+        .iter()
+        .filter_map(|point| measurements(trailer, point))
+        .collect();
     let evidence = header.sampling.evidence;
     let mut warnings = trailer.warnings.clone();
     if salvaged {
@@ -80,11 +86,12 @@ pub fn analyse_with(
             target: header.target.clone(),
             wall_s: finite(trailer.run.wall_s),
             exit_code: trailer.run.exit_code,
-            metric: trailer
-                .run
-                .metric
-                .clone()
-                .filter(|metric| metric.value.is_finite()),
+            metric: match &measured[..] {
+                [only] => Some(only.metric()),
+                _ => None,
+            },
+            profiler_effect: profiler_effect(&measured),
+            runs: trailer.runs.clone(),
             complete: recording.complete,
         },
         sampling: SamplingReport {

@@ -5,6 +5,7 @@ mod attribution;
 mod interval;
 mod knowledge;
 pub mod report;
+mod runs;
 mod tally;
 
 pub use analyse::{AnalyseOptions, analyse, analyse_with};
@@ -13,4 +14,5 @@ pub(crate) use attribution::{comm, frame_name, frames};
 pub use interval::wilson;
 pub use knowledge::Knowledge;
 pub use report::Report;
+pub use runs::{Measurements, ProfilerEffect, RunMetric, measurements, points, profiler_effect};
 pub(crate) use tally::is_workload;

@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::runs::{ProfilerEffect, RunMetric};
 use crate::catalog::OptionState;
 use crate::kernel::{KernelFacts, Lockdown, MachineFacts, PreemptModel};
 use crate::probes::ProbeStatus;
-use crate::recording::{Evidence, Gap, Metric, Target};
+use crate::recording::{Evidence, Gap, RunRecord, Target};
 
 /// The value of [`Report::schema`].
 pub const SCHEMA: &str = "preemptprof/report/1";
@@ -106,9 +107,17 @@ pub struct Run {
     /// The workload's exit status; absent when nothing was started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// The benchmark's own result.
+    /// The benchmark's own result, or else the wall time; absent when nothing was
+    /// started, and of a sweep.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub metric: Option<Metric>,
+    pub metric: Option<RunMetric>,
+    /// What being profiled did to the metric; absent without unprofiled runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profiler_effect: Option<ProfilerEffect>,
+    /// The runs, in the order they were made, when there was more than one. All
+    /// other numbers are of the profiled ones together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<RunRecord>,
     /// Whether the recording was finished and not cut short.
     pub complete: bool,
 }

@@ -7,6 +7,7 @@ pub mod json;
 mod number;
 pub mod options;
 mod page;
+mod runs;
 pub mod text;
 
 pub use escape::escape;

@@ -7,6 +7,7 @@ use super::escape::escape;
 use super::number::{count, nanoseconds, percent, percent_up, seconds};
 use super::page::{COST, Cell, FAINT, Page, STRONG, WARNING};
 use crate::catalog::{OptionState, State};
+use crate::metric::WALL_TIME;
 use crate::model::report::{Estimate, OptionReport, Rcu, Report};
 use crate::probes::ProbeStatus;
 use crate::recording::{Evidence, Gap, Target};
@@ -26,7 +27,7 @@ pub struct TextOptions {
 /// change it by a per cent and more.
 const ENOUGH: u64 = 100;
 /// Column in which what follows a label begins.
-const COLUMN: usize = 13;
+pub(super) const COLUMN: usize = 13;
 /// rcu_barrier stacks shown.
 const RCU_STACKS: usize = 3;
 /// Frames of one shown, innermost ones.
@@ -74,6 +75,7 @@ fn headline(page: &mut Page, report: &Report) {
     let kernel = &report.kernel;
     page.labelled(COLUMN, "kernel", &kernel_line(kernel), Style::new());
     page.labelled(COLUMN, "workload", &workload_line(report), Style::new());
+    super::runs::lines(page, report);
     let sampling = &report.sampling;
     let mut samples = format!(
         "{} of {} at {} Hz ({})",
@@ -191,7 +193,11 @@ fn workload_line(report: &Report) -> String {
     if let Some(code) = run.exit_code {
         line += &format!(", exit status {code}");
     }
-    if let Some(metric) = &run.metric {
+    if let Some(metric) = run
+        .metric
+        .as_ref()
+        .filter(|metric| metric.runs.is_none() && metric.name != WALL_TIME)
+    {
         line += &format!(
             ", {} {} {}",
             escape(&metric.name),

@@ -68,6 +68,11 @@ pub(crate) fn on_hit(ctx: &PerfEventContext) {
     } else {
         hit::OTHER
     };
+    let now = cpu::now();
+    if now < slots.from_ns || now >= slots.until_ns {
+        slots.outside += 1;
+        return;
+    }
     let ip = sample::instruction_pointer(ctx);
     // Without a loop: a computed index would need bounds for the verifier.
     if ip == slots.address[0] {

@@ -296,6 +296,14 @@ pub struct CheckSlots {
     /// Address of the CPU's `preempt_count`; 0 when it is not known, and then
     /// every hit counts as nested.
     pub preempt_count: u64,
+    /// Hits count from then on, CLOCK_MONOTONIC nanoseconds: when the thread that
+    /// arms has given up the CPU.
+    pub from_ns: u64,
+    /// Until then: before the interrupt comes that ends its sleep. What it and
+    /// the way to it execute would otherwise be taken for the workload's.
+    pub until_ns: u64,
+    /// Hits before and after.
+    pub outside: u64,
     /// What each breakpoint waits for.
     pub address: [u64; BREAKPOINTS],
     /// Hits of each breakpoint, see [`hit`].
@@ -303,7 +311,7 @@ pub struct CheckSlots {
 }
 
 const _: () = {
-    assert!(size_of::<CheckSlots>() == 8 * (2 + BREAKPOINTS + BREAKPOINTS * hit::COUNT));
+    assert!(size_of::<CheckSlots>() == 8 * (5 + BREAKPOINTS + BREAKPOINTS * hit::COUNT));
     assert!(size_of::<SampleRecord>() == 64);
     assert!(size_of::<Counters>() == 8 * (13 + loss::COUNT));
     assert!(size_of::<EpochRecord>() == 16 + size_of::<Counters>());

@@ -63,6 +63,18 @@ pub enum Format {
     Json,
 }
 
+/// How calls are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Count {
+    /// In short windows, within --max-overhead
+    #[default]
+    Auto,
+    /// All the time, whatever that disturbs; the report says how much
+    Exact,
+    /// Not at all: costs are what samples show
+    Off,
+}
+
 /// What is measured and how.
 #[derive(Args, Clone, Debug)]
 pub struct MeasureArgs {
@@ -97,6 +109,17 @@ pub struct MeasureArgs {
     /// Size of the ring buffer, e.g. 4M; by default it follows CPUs and rate
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub ring_size: Option<u32>,
+    /// How calls of the kernel's checks are counted
+    #[arg(long, value_enum, default_value_t)]
+    pub count: Count,
+    /// The most that counting calls may take, in percent of a CPU's time
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value_t = DEFAULT_MAX_OVERHEAD,
+        value_parser = parse_percent
+    )]
+    pub max_overhead: f64,
     /// Measure the programs' cost by the kernel's BPF statistics, which slow
     /// everyone's BPF programs down meanwhile
     #[arg(long)]
@@ -112,6 +135,8 @@ pub struct MeasureArgs {
 /// Samples per second and CPU when nobody says otherwise. A prime, so that work
 /// that repeats at a round rate is not always caught at the same place.
 const DEFAULT_HZ: u64 = 997;
+/// What counting calls may take when nobody says otherwise, in percent.
+const DEFAULT_MAX_OVERHEAD: f64 = 1.0;
 
 impl Default for MeasureArgs {
     fn default() -> Self {
@@ -125,6 +150,8 @@ impl Default for MeasureArgs {
             user_stacks: false,
             ring_size: None,
             bpf_stats: false,
+            count: Count::default(),
+            max_overhead: DEFAULT_MAX_OVERHEAD,
             repeat: RepeatArgs::default(),
             workload: Vec::new(),
         }
@@ -276,6 +303,16 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
         .and_then(|number| Duration::try_from_secs_f64(number * factor).ok())
         .filter(|duration| !duration.is_zero() && *duration < Duration::from_secs(366 * 86_400))
         .ok_or_else(|| "not a time above 0, such as 10, 1.5s, 500ms or 2m".to_owned())
+}
+
+/// Reads a percentage above 0.
+fn parse_percent(text: &str) -> Result<f64, String> {
+    text.strip_suffix('%')
+        .unwrap_or(text)
+        .parse::<f64>()
+        .ok()
+        .filter(|percent| *percent > 0.0 && *percent <= 100.0)
+        .ok_or_else(|| "not a percentage above 0, such as 1 or 0.5".to_owned())
 }
 
 /// Reads `65536`, `512K`, `4M`.

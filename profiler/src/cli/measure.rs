@@ -10,13 +10,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 
-use super::args::{Format, MeasureArgs, RecordArgs, RunArgs};
+use super::args::{Count, Format, MeasureArgs, RecordArgs, RunArgs};
 use super::repeat::Progress;
 use super::terminal;
 use crate::catalog::Catalog;
 use crate::collect::workload::{self, CannotStart, Workload};
 use crate::collect::{
-    Calibration, Capture, Copying, Ended, Kind, Prices, Run, Series, Signals, Watched, unprofiled,
+    Calibration, Capture, Copying, Ended, Kind, Prices, Run, Series, Signals, Watched, counting,
+    unprofiled,
 };
 use crate::error::hinted;
 use crate::host::Host;
@@ -340,8 +341,10 @@ fn measure<S: Sink>(
                     }
                     place.prices = Some(prices);
                 }
+                let counting = count(args, &mut session, &place.host, &place.cpus);
                 let copying = copy(capture)?;
                 let run = Run {
+                    counting,
                     session,
                     watched: match workload {
                         Some(workload) => Watched::Command(workload),
@@ -392,6 +395,23 @@ fn measure<S: Sink>(
     trailer.warnings.extend(warnings);
     if verbose > 0 {
         let _ = writeln!(io::stderr(), "detached in {detach:?}");
+        if let Some(counting) = &trailer.counting {
+            let _ = writeln!(io::stderr(), "counted: {}", counting.summary());
+            if verbose > 1 {
+                for site in &counting.sites {
+                    let ns: f64 = site.seen.iter().map(|s| s.ns).sum();
+                    let hits: u64 = site.seen.iter().flat_map(|s| s.hits).sum();
+                    let _ = writeln!(
+                        io::stderr(),
+                        "site {}+{:#x} {} ns {ns:.0} hits {hits} refused {}",
+                        site.function,
+                        site.offset,
+                        counting.targets[site.target as usize].symbol,
+                        site.out_of_reach
+                    );
+                }
+            }
+        }
     }
     Ok(Measured::Done((sink, Finished { ended, trailer })))
 }
@@ -479,6 +499,30 @@ fn header(args: &MeasureArgs, subject: &Subject, place: &Place, session: &Sessio
             .map_or(0, |time| time.as_nanos() as u64),
         started_mono_ns: 0,
     }
+}
+
+/// Gets ready to count calls.
+fn count(
+    args: &MeasureArgs,
+    session: &mut Session,
+    host: &Host,
+    cpus: &[u32],
+) -> (Option<counting::Prepared>, Option<ProbeStatus>) {
+    let max_overhead = match args.count {
+        Count::Auto => args.max_overhead / 100.0,
+        // Always at it.
+        Count::Exact => f64::INFINITY,
+        Count::Off => return (None, None),
+    };
+    let request = counting::Request {
+        facts: &host.facts.kernel,
+        symbols: &host.facts.symbols,
+        preempt_count_offset: host.surroundings().offsets.preempt_count,
+        cpus,
+        max_overhead,
+    };
+    let (prepared, status) = counting::prepare(session, &request);
+    (prepared, Some(status))
 }
 
 /// Attaches what a run would.

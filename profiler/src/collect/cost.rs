@@ -99,6 +99,8 @@ pub(super) struct Inputs<'a> {
     pub(super) wall: Duration,
     /// CPUs online.
     pub(super) online_cpus: usize,
+    /// What hits of breakpoints took, their program included, nanoseconds.
+    pub(super) hits_ns: u64,
 }
 
 /// What entering and leaving a program costs, beside the program: calibrated on
@@ -212,7 +214,8 @@ pub(super) fn overhead(inputs: &Inputs<'_>) -> Overhead {
     let task_hits = counters.task_hits as f64;
     let probe_ns = (sample_ns * counters.sampler_hits as f64
         + switch_ns * counters.switch_hits as f64
-        + (switch_ns + clock_ns) * task_hits) as u64;
+        + (switch_ns + clock_ns) * task_hits) as u64
+        + inputs.hits_ns;
     let user_ns = nanoseconds(inputs.user);
     let capacity = inputs.wall.as_secs_f64() * inputs.online_cpus as f64 * 1e9;
     let share = if capacity > 0.0 {
@@ -266,14 +269,15 @@ mod tests {
             setup: Duration::from_millis(200),
             wall: Duration::from_secs(1),
             online_cpus: 2,
+            hits_ns: 1_000,
         });
         // 2 ms + 64,000 x 80 ns + 1000 x 40 ns + 5 us; 1000 x 1 us + 64,010 x
-        // 50 ns + 10 x 20 ns; 3 ms.
+        // 50 ns + 10 x 20 ns + 1 us; 3 ms.
         assert_eq!(overhead.bpf_ns, 7_165_000);
-        assert_eq!(overhead.probe_ns, 4_200_700);
+        assert_eq!(overhead.probe_ns, 4_201_700);
         assert_eq!(overhead.user_ns, 3_000_000);
         assert_eq!(overhead.setup_ns, 200_000_000);
-        assert!((overhead.share - 14_365_700.0 / 2e9).abs() < 1e-9);
+        assert!((overhead.share - 14_366_700.0 / 2e9).abs() < 1e-9);
         assert_eq!(
             overhead.probe_source,
             "a sampling interrupt 1000 ns (900-1100), a tracepoint's call 50 ns (40-60), \
@@ -291,6 +295,7 @@ mod tests {
             setup: Duration::ZERO,
             wall: Duration::ZERO,
             online_cpus: 0,
+            hits_ns: 0,
         });
         assert_eq!(overhead.share, 0.0);
         assert_eq!(

@@ -32,6 +32,8 @@ pub(super) struct Drain<'a> {
     origin_ns: u64,
     stacks: FastMap<Bytes, StackId>,
     frames: FastMap<u64, FrameId>,
+    /// Functions of kernel frames that were met.
+    functions: Vec<u64>,
     /// The same of user stacks, whose addresses mean something in one process.
     user_stacks: FastMap<(u32, Bytes), StackId>,
     users: UserSymbols,
@@ -54,6 +56,7 @@ impl<'a> Drain<'a> {
             origin_ns,
             stacks: FastMap::default(),
             frames: FastMap::default(),
+            functions: Vec::new(),
             user_stacks: FastMap::default(),
             users: UserSymbols::default(),
             rcu: RcuCalls::default(),
@@ -61,6 +64,11 @@ impl<'a> Drain<'a> {
             unreadable: 0,
             comms: FastMap::default(),
         }
+    }
+
+    /// Kernel functions that were met since this was last asked, by address.
+    pub(super) fn take_functions(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.functions)
     }
 
     /// The run starts now, not when this was made.
@@ -247,6 +255,9 @@ impl<'a> Drain<'a> {
             self.frames.clear();
         }
         let found = self.kallsyms.lookup(address);
+        if let Some(function) = found {
+            self.functions.push(function.start);
+        }
         let symbol = sink.intern_symbol(&found.as_ref().map_or_else(unknown, |symbol| Symbol {
             name: symbol.name.to_owned(),
             module: symbol.module.to_owned(),

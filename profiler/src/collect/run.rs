@@ -12,12 +12,13 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::MissedTickBehavior;
 
 use super::cost::{self, Prices};
+use super::counting;
 use super::cpus::{Gaps, newcomers};
 use super::drain::{Drain, epoch_of, other_switches, target_switches};
 use super::signals::Signals;
 use super::workload::{CannotStart, Exit, Workload};
 use crate::kernel::{CpuList, Kallsyms, ProcStat};
-use crate::probes::{Plain, Session, perf};
+use crate::probes::{Plain, ProbeStatus, Session, perf};
 use crate::recording::{Epoch, Loss, RunInfo, Sink, Trailer};
 
 /// How often the loop looks around: at CPUs that come and go, and at processes
@@ -63,6 +64,8 @@ pub struct Run<'a> {
     pub began: Instant,
     /// Whether the kernel's BPF statistics are to be on for this run.
     pub bpf_stats: bool,
+    /// Calls to be counted, and its row of the status table.
+    pub counting: (Option<counting::Prepared>, Option<ProbeStatus>),
     /// CLOCK_MONOTONIC when the recording began, which every time of it is
     /// counted from, nanoseconds; absent when it begins with this run.
     pub origin_ns: Option<u64>,
@@ -144,6 +147,13 @@ impl Run<'_> {
         if let Watched::Command(workload) = &mut self.watched {
             workload.release();
         }
+        let (prepared, mut call_status) = std::mem::take(&mut self.counting);
+        let counter = prepared.and_then(|prepared| {
+            prepared
+                .start()
+                .map_err(|error| counting_failed(&mut call_status, &error.to_string()))
+                .ok()
+        });
 
         let deadline = self.duration.map(|duration| start + duration);
         let mut tick = tokio::time::interval(LOOK_EVERY);
@@ -171,9 +181,14 @@ impl Run<'_> {
                 () = until(deadline) => break,
                 _ = tick.tick() => {
                     turns = turns.wrapping_add(1);
-                    if turns.is_multiple_of(DRAIN_ONE_IN) {
+                    // What is sampled first says where to look for calls.
+                    let early = counter.is_some() && turns < DRAIN_ONE_IN && turns.is_power_of_two();
+                    if turns.is_multiple_of(DRAIN_ONE_IN) || early {
                         more = drain.turn(events.get_mut(), self.sink);
                         self.sink.flush();
+                    }
+                    if let Some(counter) = &counter {
+                        counter.hint(drain.take_functions());
                     }
                     if let Some(logs) = &mut logs {
                         logs.flush();
@@ -197,6 +212,14 @@ impl Run<'_> {
 
         let wall = start.elapsed();
         self.session.stop();
+        let counted = counter.map(|counter| {
+            let ended = counter.stop();
+            if ended.is_none() {
+                counting_failed(&mut call_status, "the counting thread failed");
+            }
+            ended
+        });
+        let counted = counted.flatten();
         let states = self.session.states()?;
         let user = cost::own_cpu_time().saturating_sub(user_before);
         let end_ns = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
@@ -232,6 +255,7 @@ impl Run<'_> {
                 setup,
                 wall,
                 online_cpus: online.len(),
+                hits_ns: counted.as_ref().map_or(0, counting::Ended::hits_ns),
             }),
             warnings,
             ..Trailer::default()
@@ -267,6 +291,16 @@ impl Run<'_> {
             }
         }
         trailer.task_switches = drain.tasks.finish();
+        if let Some(counted) = counted {
+            match counted.result(self.kallsyms) {
+                Ok(mut counting) => {
+                    counting.window_samples = counters.window_samples;
+                    trailer.counting = Some(counting);
+                }
+                Err(error) => counting_failed(&mut call_status, &format!("{error:#}")),
+            }
+        }
+        trailer.probes.extend(call_status);
         drop(events);
         let ended = match self.watched {
             Watched::Command(mut workload) => {
@@ -405,6 +439,14 @@ pub(super) fn has_ended(pidfd: &OwnedFd) -> bool {
 fn online_cpus() -> Option<BTreeSet<u32>> {
     let cpus = CpuList::load(Path::new("/"), "/sys/devices/system/cpu/online").ok()?;
     Some(cpus.iter().collect())
+}
+
+/// Notes that calls were not counted after all.
+fn counting_failed(status: &mut Option<ProbeStatus>, why: &str) {
+    if let Some(status) = status {
+        "none".clone_into(&mut status.leg);
+        why.clone_into(&mut status.why_not_better);
+    }
 }
 
 /// CLOCK_MONOTONIC, which the programs use, nanoseconds.

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use super::attribution::{Attribution, comm, frame_name, frames};
+use super::cost::{Cost, Costs};
 use super::interval::wilson;
 use super::knowledge::Knowledge;
 use super::report::{
@@ -202,6 +203,7 @@ fn option_reports(
 ) -> Vec<OptionReport> {
     let hidden = recording.header.kernel.symbols_hidden.is_some();
     let none = OptionTally::default();
+    let costs = Costs::new(recording, tally.target);
     let mut reports: Vec<(u64, OptionReport)> = knowledge
         .states()
         .iter()
@@ -221,6 +223,10 @@ fn option_reports(
                 );
                 report.functions = functions(recording, own, tally.target);
                 report.callers = callers(recording, knowledge, own, tally.target, options);
+                let checks = knowledge.checks(index);
+                if let Some(cost) = costs.as_ref().and_then(|costs| costs.of(checks)) {
+                    counted(&mut report, cost, knowledge, options);
+                }
             }
             (own.samples, report)
         })
@@ -242,10 +248,49 @@ fn functions(recording: &Recording, own: &OptionTally, total: u64) -> Vec<Functi
             symbol: symbol.to_owned(),
             share: share(samples, total),
             samples,
+            calls: None,
         })
         .collect();
     functions.sort_by_key(|function| Reverse(function.samples));
     functions
+}
+
+/// Adds what was counted to what was sampled.
+fn counted(report: &mut OptionReport, cost: Cost, knowledge: &Knowledge, options: &AnalyseOptions) {
+    report.calls = Some(cost.calls);
+    report.ns_per_call = cost.ns_per_call;
+    report.gain_if_off = cost.gain;
+    for (symbol, calls) in cost.functions {
+        match report
+            .functions
+            .iter_mut()
+            .find(|known| known.symbol == symbol)
+        {
+            Some(known) => known.calls = Some(calls),
+            None => report.functions.push(FunctionShare {
+                symbol,
+                calls: Some(calls),
+                ..FunctionShare::default()
+            }),
+        }
+    }
+    if cost.callers.is_empty() {
+        return;
+    }
+    // Counts see what samples cannot; what only samples saw comes after it.
+    let sampled = std::mem::take(&mut report.callers);
+    let mut callers = cost.callers;
+    for caller in &mut callers {
+        caller.group = knowledge.group(&caller.symbol).map(str::to_owned);
+    }
+    for sample in sampled {
+        match callers.iter_mut().find(|caller| caller.site == sample.site) {
+            Some(caller) => caller.samples += sample.samples,
+            None => callers.push(sample),
+        }
+    }
+    callers.truncate(options.callers.unwrap_or(usize::MAX));
+    report.callers = callers;
 }
 
 fn symbol_name(recording: &Recording, symbol: SymbolId) -> &str {
@@ -273,6 +318,8 @@ fn callers(
         .map(|((name, site), samples)| CallerShare {
             symbol: base_name(name).to_owned(),
             site,
+            target: None,
+            calls: None,
             share: share(samples, total),
             samples,
             group: knowledge.group(name).map(str::to_owned),

@@ -10,6 +10,8 @@ use crate::kernel::{KernelFacts, Release};
 pub struct Knowledge {
     states: Vec<OptionState>,
     owners: Owners,
+    /// For each option the functions whose calls say what it costs.
+    checks: Vec<Vec<String>>,
 }
 
 impl Knowledge {
@@ -34,12 +36,29 @@ impl Knowledge {
                     Some("its code is inside other functions of this kernel".to_owned());
             }
         }
-        Self { states, owners }
+        let checks = catalog
+            .options()
+            .iter()
+            .map(|option| {
+                let checks = option.checks(release);
+                checks.map(|check| check.symbol.to_owned()).collect()
+            })
+            .collect();
+        Self {
+            states,
+            owners,
+            checks,
+        }
     }
 
     /// The whole catalogue with the live state, in its own order.
     pub fn states(&self) -> &[OptionState] {
         &self.states
+    }
+
+    /// The functions whose calls say what an option costs, by its position.
+    pub(super) fn checks(&self, option: usize) -> &[String] {
+        self.checks.get(option).map_or(&[], Vec::as_slice)
     }
 
     /// The enabled option that owns the symbol.

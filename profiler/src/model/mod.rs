@@ -2,6 +2,7 @@
 
 mod analyse;
 mod attribution;
+mod cost;
 mod interval;
 mod knowledge;
 pub mod report;

@@ -166,6 +166,17 @@ pub struct OptionReport {
     /// ([`OptionState::not_judgeable`] says why).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_share: Option<Estimate>,
+    /// Calls of the option's checks. Absent when they were not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calls: Option<Calls>,
+    /// What a call takes, in the check and in its caller, less what the code
+    /// would do without the option, nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ns_per_call: Option<Estimate>,
+    /// The fraction of the run's time that a kernel without this option, and
+    /// without what goes off with it, would save. Absent when that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain_if_off: Option<Estimate>,
     /// Functions of the option, most samples first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub functions: Vec<FunctionShare>,
@@ -183,6 +194,24 @@ pub struct FunctionShare {
     pub share: f64,
     /// The samples themselves.
     pub samples: u64,
+    /// Calls of it; absent when they were not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calls: Option<f64>,
+}
+
+/// How often something was called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Calls {
+    /// The best single value.
+    pub value: f64,
+    /// Lower bound of the 95 % interval.
+    pub low: f64,
+    /// Upper bound of the 95 % interval.
+    pub high: f64,
+    /// How it is known.
+    pub evidence: Evidence,
+    /// The share of the calls that was within reach of counting.
+    pub coverage: f64,
 }
 
 /// One call site that led into an option.
@@ -194,9 +223,16 @@ pub struct CallerShare {
     /// not follow a call inside the symbol.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub site: Option<String>,
-    /// Share of the target's samples.
+    /// The function called; absent when only samples tell of the caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// Calls from there; absent when they were not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calls: Option<f64>,
+    /// Share of the target's time: by calls where those were counted, else by
+    /// samples.
     pub share: f64,
-    /// The samples themselves.
+    /// Samples that show it.
     pub samples: u64,
     /// The subsystem of the caller, e.g. `memcg`; absent when it is in none.
     #[serde(skip_serializing_if = "Option::is_none")]

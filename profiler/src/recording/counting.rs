@@ -1,6 +1,8 @@
 //! Calls that were counted, as a recording keeps them: what was seen, for how
 //! long, and what a call executes. What follows from it is the model's.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// Windows are dealt out to so many groups; how much the groups differ says how
@@ -98,4 +100,136 @@ pub struct Seen {
     pub ns: f64,
     /// Hits by the target: nested, with interrupts off, and preemptible.
     pub hits: [u64; 3],
+}
+
+impl Counting {
+    /// What was done, one line.
+    pub fn summary(&self) -> String {
+        let all = self.sites.len();
+        let looked = self
+            .sites
+            .iter()
+            .filter(|site| !site.seen.is_empty())
+            .count();
+        let hot = |site: &&CountedSite| site.seen.iter().any(|seen| seen.hits != [0; 3]);
+        format!(
+            "{} windows of {:.1} us on average, {} hits at {:.0} ns, {:.1} ms of the thread; \
+             {looked} of {all} places looked at, {} hit, {} refused",
+            self.windows,
+            self.armed_ns as f64 / 1e3 / self.windows.max(1) as f64,
+            self.hits,
+            self.hit_price.value,
+            self.thread_ns as f64 / 1e6,
+            self.sites.iter().filter(hot).count(),
+            self.sites.iter().filter(|site| site.out_of_reach).count(),
+        )
+    }
+
+    /// Adds what a later run of the same kernel saw.
+    pub fn append(&mut self, next: Self) {
+        let weight = (self.thread_ns + self.armed_ns).max(1) as f64;
+        let other = (next.thread_ns + next.armed_ns).max(1) as f64;
+        let mean = |a: &mut Measured, b: Measured| {
+            let part = other / (weight + other);
+            *a = Measured {
+                value: a.value * (1.0 - part) + b.value * part,
+                low: a.low.min(b.low),
+                high: a.high.max(b.high),
+            };
+        };
+        mean(&mut self.hit_price, next.hit_price);
+        mean(&mut self.pace, next.pace);
+        self.windows = self.windows.saturating_add(next.windows);
+        self.armed_ns = self.armed_ns.saturating_add(next.armed_ns);
+        self.hits = self.hits.saturating_add(next.hits);
+        self.thread_ns = self.thread_ns.saturating_add(next.thread_ns);
+        self.wall_ns = self.wall_ns.saturating_add(next.wall_ns);
+        self.window_samples = self.window_samples.saturating_add(next.window_samples);
+
+        let mut targets = Vec::with_capacity(next.targets.len());
+        for target in next.targets {
+            let known = self.targets.iter().position(|t| t.symbol == target.symbol);
+            targets.push(known.unwrap_or_else(|| {
+                self.targets.push(target);
+                self.targets.len() - 1
+            }) as u32);
+        }
+        let key =
+            |site: &CountedSite| (site.target, site.function.clone(), site.offset, site.entry);
+        let mut places: BTreeMap<_, usize> = self
+            .sites
+            .iter()
+            .enumerate()
+            .map(|(at, site)| (key(site), at))
+            .collect();
+        for mut site in next.sites {
+            let Some(&target) = targets.get(site.target as usize) else {
+                continue;
+            };
+            site.target = target;
+            match places.get(&key(&site)) {
+                Some(&at) => self.sites[at].append(site),
+                None => {
+                    places.insert(key(&site), self.sites.len());
+                    self.sites.push(site);
+                }
+            }
+        }
+    }
+}
+
+impl CountedSite {
+    fn append(&mut self, next: Self) {
+        self.callee = self.callee.or(next.callee);
+        self.caller = self.caller.or(next.caller);
+        self.out_of_reach |= next.out_of_reach;
+        for more in next.seen {
+            match self.seen.iter_mut().find(|seen| seen.group == more.group) {
+                Some(seen) => {
+                    seen.ns += more.ns;
+                    for (sum, hits) in seen.hits.iter_mut().zip(more.hits) {
+                        *sum = sum.saturating_add(hits);
+                    }
+                }
+                None => self.seen.push(more),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counting(sites: &[(&str, u32, u8, u64)]) -> Counting {
+        let site = |&(function, offset, group, hits): &(&str, u32, u8, u64)| CountedSite {
+            function: function.to_owned(),
+            offset,
+            seen: vec![Seen {
+                group,
+                ns: 1_000.0,
+                hits: [hits, 0, 0],
+            }],
+            ..CountedSite::default()
+        };
+        Counting {
+            hits: sites.iter().map(|site| site.3).sum(),
+            targets: vec![CountedFunction {
+                symbol: "debug_smp_processor_id".to_owned(),
+                ..CountedFunction::default()
+            }],
+            sites: sites.iter().map(site).collect(),
+            ..Counting::default()
+        }
+    }
+
+    #[test]
+    fn runs_add_up_place_by_place() {
+        let mut all = counting(&[("a", 4, 0, 5), ("b", 8, 1, 1)]);
+        all.append(counting(&[("a", 4, 0, 7), ("a", 9, 0, 2), ("b", 8, 2, 3)]));
+        assert_eq!((all.hits, all.targets.len(), all.sites.len()), (18, 1, 3));
+        assert_eq!(all.sites[0].seen[0].hits[0], 12);
+        assert_eq!(all.sites[0].seen[0].ns, 2_000.0);
+        assert_eq!(all.sites[1].seen.len(), 2);
+    }
 }

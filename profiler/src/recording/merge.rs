@@ -37,6 +37,7 @@ impl Trailer {
             losses,
             gaps,
             overhead,
+            counting,
             warnings,
             runs,
         } = next;
@@ -58,6 +59,11 @@ impl Trailer {
         append_losses(&mut self.losses, losses);
         self.gaps.extend(shift(gaps, start_ns));
         append_overhead(&mut self.overhead, overhead, walls);
+        match (&mut self.counting, counting) {
+            (Some(before), Some(next)) => before.append(next),
+            (before @ None, next) => *before = next,
+            _ => {}
+        }
         for warning in warnings {
             if !self.warnings.contains(&warning) {
                 self.warnings.push(warning);

@@ -242,11 +242,18 @@ fn table(page: &mut Page, report: &Report, callers: usize) {
                             Style::new()
                         },
                     ),
+                    Cell::new(gain(option), STRONG),
                     Cell::plain(escape(&option.option.how_to_turn_off)),
                 ]
             })
             .collect();
-        let headings = ["OPTION", "STATE", "SHARE (95 %)", "HOW TO TURN IT OFF"];
+        let headings = [
+            "OPTION",
+            "STATE",
+            "SHARE (95 %)",
+            "GAIN IF OFF (95 %)",
+            "HOW TO TURN IT OFF",
+        ];
         page.table(&headings, &rows, |page, row| {
             if let Some((option, _)) = costly.get(row) {
                 details(page, option, callers);
@@ -255,6 +262,13 @@ fn table(page: &mut Page, report: &Report, callers: usize) {
         page.blank();
     }
     summaries(page, report);
+}
+
+/// What turning the option off would save, where that is known.
+fn gain(option: &OptionReport) -> String {
+    option.gain_if_off.map_or_else(String::new, |gain| {
+        format!("{} % ({})", percent(gain.value), interval(&gain))
+    })
 }
 
 /// The state, with the value of an option that has one.
@@ -278,6 +292,17 @@ fn details(page: &mut Page, option: &OptionReport, callers: usize) {
         .map(|function| format!("{} {} %", escape(&function.symbol), percent(function.share)))
         .collect();
     page.line(4, &functions.join(", "), FAINT);
+    if let Some(calls) = &option.calls {
+        let mut line = format!("{} calls", count(calls.value.round() as u64));
+        if let Some(ns) = &option.ns_per_call {
+            line += &format!(" at {:.1} ns ({:.1}-{:.1})", ns.value, ns.low, ns.high);
+        }
+        line += &format!(
+            ", {} % of them within reach of counting",
+            percent(calls.coverage)
+        );
+        page.line(4, &line, FAINT);
+    }
     for caller in option.callers.iter().take(callers) {
         let name = caller.site.as_ref().unwrap_or(&caller.symbol);
         let group = caller

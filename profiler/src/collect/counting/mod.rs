@@ -265,6 +265,11 @@ pub struct Ended {
 }
 
 impl Running {
+    /// Tells of kernel functions that were met in samples, by address.
+    pub fn hint(&self, functions: Vec<u64>) {
+        self.counter.hint(functions);
+    }
+
     /// Ends it. `None` when the thread failed.
     pub fn stop(self) -> Option<Ended> {
         let (plan, settings, counted) = self.counter.finish()?;

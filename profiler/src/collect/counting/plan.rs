@@ -1,6 +1,8 @@
 //! Where calls can be counted: worked out from the running kernel's text before
 //! a run.
 
+use std::collections::{BTreeSet, HashMap};
+
 use crate::catalog::{CallerGroups, Catalog, KernelOption};
 use crate::kernel::text::{Arch, CallSite, call_sites};
 use crate::kernel::{Kallsyms, KernelFacts, Release, Section};
@@ -14,6 +16,8 @@ pub struct Target {
     pub address: u64,
     /// Instructions that stand in place of a call where the option is off.
     pub inlined: u32,
+    /// Which option it is counted for: targets of one have the same number.
+    pub option: usize,
 }
 
 /// A place where calls can be counted.
@@ -27,9 +31,10 @@ pub struct Place {
     pub entry: bool,
     /// It is known beforehand to take no breakpoint.
     pub out_of_reach: bool,
-    /// How likely it is to be hot, from what is known without running: higher
-    /// comes first.
-    pub prior: u8,
+    /// The function it lies in, by address.
+    pub function: u64,
+    /// Code of that function is where most workloads spend their time: locks.
+    pub core: bool,
 }
 
 /// What is to be counted, and where.
@@ -39,11 +44,13 @@ pub struct Plan {
     pub targets: Vec<Target>,
     /// The places; those of one target are together.
     pub places: Vec<Place>,
+    /// Functions with places, by the functions that call them.
+    pub callees: HashMap<u64, Vec<u64>>,
 }
 
 /// The functions worth counting on this kernel: those of options that are on and
 /// whose cost is that of their calls.
-pub fn targets(catalog: &Catalog, facts: &KernelFacts, symbols: &Kallsyms) -> Vec<Target> {
+pub(super) fn targets(catalog: &Catalog, facts: &KernelFacts, symbols: &Kallsyms) -> Vec<Target> {
     let Some(release) = Release::parse(&facts.release) else {
         return Vec::new();
     };
@@ -54,7 +61,10 @@ pub fn targets(catalog: &Catalog, facts: &KernelFacts, symbols: &Kallsyms) -> Ve
             .any(|state| state.name == option.name && state.state.is_on())
     };
     let mut targets: Vec<Target> = Vec::new();
-    for option in catalog.options().iter().filter(|option| on(option)) {
+    for (index, option) in catalog.options().iter().enumerate() {
+        if !on(option) {
+            continue;
+        }
         for check in option.checks(release) {
             let Some(address) = symbols.address(check.symbol) else {
                 continue;
@@ -65,6 +75,7 @@ pub fn targets(catalog: &Catalog, facts: &KernelFacts, symbols: &Kallsyms) -> Ve
                     symbol: check.symbol.to_owned(),
                     address,
                     inlined: check.inlined,
+                    option: index,
                 });
             }
         }
@@ -98,12 +109,14 @@ impl Plan {
                     target: index,
                     entry: true,
                     out_of_reach: false,
-                    prior: u8::MAX,
+                    function: target.address,
+                    core: true,
                 });
                 continue;
             }
             let of_target = sites.iter().filter(|site| site.target == index);
             places.extend(of_target.map(|site: &CallSite| {
+                let function = symbols.lookup(site.address);
                 Place {
                     address: site.address,
                     target: index,
@@ -111,20 +124,41 @@ impl Plan {
                     out_of_reach: protected
                         .iter()
                         .any(|section| section.contains(&site.address)),
-                    prior: prior(symbols, site.address),
+                    function: function.map_or(0, |function| function.start),
+                    core: function.is_some_and(|function| {
+                        CallerGroups::builtin().group(function.base_name()) == Some("locking")
+                    }),
                 }
             }));
         }
-        Self { targets, places }
+        let callees = callees(arch, text, base, &places, symbols);
+        Self {
+            targets,
+            places,
+            callees,
+        }
     }
 }
 
-/// Core code before drivers: the linker lays directories out in the order of
-/// the top Makefile (init, arch, kernel, mm, fs, ..., drivers), and what most
-/// workloads run is in functions that the catalogue of callers knows.
-fn prior(symbols: &Kallsyms, address: u64) -> u8 {
-    let Some(symbol) = symbols.lookup(address) else {
-        return 0;
-    };
-    u8::from(CallerGroups::builtin().group(symbol.base_name()).is_some())
+/// Who calls the functions that have places.
+fn callees(
+    arch: Arch,
+    text: &[u8],
+    base: u64,
+    places: &[Place],
+    symbols: &Kallsyms,
+) -> HashMap<u64, Vec<u64>> {
+    let functions: BTreeSet<u64> = places.iter().map(|place| place.function).collect();
+    let functions: Vec<u64> = functions.into_iter().collect();
+    let mut callees: HashMap<u64, Vec<u64>> = HashMap::new();
+    for call in call_sites(arch, text, base, &functions, symbols) {
+        if let Some(caller) = symbols.lookup(call.address) {
+            let of_caller = callees.entry(caller.start).or_default();
+            let callee = functions[call.target];
+            if !of_caller.contains(&callee) {
+                of_caller.push(callee);
+            }
+        }
+    }
+    callees
 }

@@ -5,9 +5,11 @@
 //! drawn from a random sequence, so that a workload's own rhythm is not met in
 //! step.
 
+use std::collections::HashMap;
+
 use profiler_ebpf::hit;
 
-use super::plan::Place;
+use super::plan::Plan;
 use crate::recording::{GROUPS, Seen};
 
 /// How long an unknown place is looked at, nanoseconds.
@@ -24,7 +26,7 @@ const WINDOWS: u32 = 3;
 const SLOWEST: f64 = 0.5;
 /// The share of windows that look for hot places: while there are places nobody
 /// has looked at, and later.
-const LOOKING: [f64; 2] = [0.5, 0.12];
+const LOOKING: [f64; 2] = [0.7, 0.2];
 
 /// Places to be watched together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,9 +41,24 @@ pub(super) struct Set {
     pub(super) group: u8,
 }
 
+/// How likely a place is hot that nobody has looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Prior {
+    #[default]
+    None,
+    /// Its function is called by one that is called by one that was sampled.
+    Far,
+    /// Its function is called by one that was sampled.
+    Near,
+    /// Its function was sampled, or is one that most code calls.
+    Likely,
+}
+
 #[derive(Clone, Debug, Default)]
 struct Known {
     refused: bool,
+    prior: Prior,
+    option: usize,
     windows: u32,
     ns: f64,
     /// All hits, the target's and others'.
@@ -65,43 +82,97 @@ impl Known {
         let windows = f64::from(self.windows.max(1));
         self.rate().powi(2) / (windows * (windows + 1.0))
     }
+
+    fn is_open(&self) -> bool {
+        !self.refused && self.hits == 0.0
+    }
 }
 
 /// Draws sets.
 #[derive(Debug)]
 pub(super) struct Schedule {
     known: Vec<Known>,
-    /// Places in the order in which they are looked at; hot ones drop out.
+    /// Places still to be looked at in this pass, the last one next.
     queue: Vec<usize>,
-    next: usize,
     passes: u32,
+    /// Places that were hit, and that take a breakpoint.
+    hot: Vec<usize>,
+    /// Options have lower numbers.
+    options: usize,
+    /// Places by the function they lie in, and functions by their callers.
+    by_function: HashMap<u64, Vec<usize>>,
+    callees: HashMap<u64, Vec<u64>>,
     sets: u64,
     random: fastrand::Rng,
 }
 
 impl Schedule {
-    pub(super) fn new(places: &[Place], seed: u64) -> Self {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let mut queue: Vec<usize> = (0..places.len())
-            .filter(|&index| !places[index].out_of_reach)
-            .collect();
-        random.shuffle(&mut queue);
-        queue.sort_by_key(|&index| std::cmp::Reverse(places[index].prior));
-        let known = places
+    pub(super) fn new(plan: &Plan, seed: u64) -> Self {
+        let mut by_function: HashMap<u64, Vec<usize>> = HashMap::new();
+        for (index, place) in plan.places.iter().enumerate() {
+            by_function.entry(place.function).or_default().push(index);
+        }
+        let known = plan
+            .places
             .iter()
             .map(|place| Known {
                 refused: place.out_of_reach,
+                prior: if place.core {
+                    Prior::Likely
+                } else {
+                    Prior::None
+                },
+                option: plan.targets[place.target].option,
                 ..Known::default()
             })
             .collect();
-        Self {
+        let mut schedule = Self {
             known,
-            queue,
-            next: 0,
+            queue: Vec::new(),
+            hot: Vec::new(),
+            options: plan.targets.iter().map(|t| t.option + 1).max().unwrap_or(0),
             passes: 0,
+            by_function,
+            callees: plan.callees.clone(),
             sets: 0,
-            random,
+            random: fastrand::Rng::with_seed(seed),
+        };
+        schedule.fill();
+        schedule
+    }
+
+    /// Begins a pass over all places that are not known to be hot.
+    fn fill(&mut self) {
+        self.queue = (0..self.known.len())
+            .filter(|&index| self.known[index].is_open())
+            .collect();
+        self.random.shuffle(&mut self.queue);
+        self.sort();
+    }
+
+    fn sort(&mut self) {
+        let known = &self.known;
+        self.queue.sort_by_key(|&index| known[index].prior);
+    }
+
+    /// Tells of functions that were sampled, by address.
+    pub(super) fn hint(&mut self, functions: &[u64]) {
+        let mut raise = |function: u64, prior: Prior| {
+            for &place in self.by_function.get(&function).into_iter().flatten() {
+                let known = &mut self.known[place];
+                known.prior = known.prior.max(prior);
+            }
+        };
+        for function in functions {
+            raise(*function, Prior::Likely);
+            for near in self.callees.get(function).into_iter().flatten() {
+                raise(*near, Prior::Near);
+                for far in self.callees.get(near).into_iter().flatten() {
+                    raise(*far, Prior::Far);
+                }
+            }
         }
+        self.sort();
     }
 
     /// A random share of `most`.
@@ -150,16 +221,17 @@ impl Schedule {
 
     /// The places that are worth a window most, and their rate together.
     fn hot(&mut self, breakpoints: usize, hit_ns: f64) -> Option<(Vec<usize>, f64)> {
-        let mut hot: Vec<(f64, usize)> = self
-            .known
-            .iter()
-            .enumerate()
-            .filter(|(_, known)| !known.refused && known.hits > 0.0)
+        // Each option's sum is to be known about as well, in its own measure.
+        let mut totals = vec![0.0; self.options];
+        for &index in &self.hot {
+            totals[self.known[index].option] += self.known[index].rate();
+        }
+        let mut hot: Vec<(f64, usize)> = Vec::with_capacity(self.hot.len());
+        for &index in &self.hot {
+            let known = &self.known[index];
             // So that equals take turns, and the same ones do not stay together.
-            .map(|(index, known)| (known.worth(), index))
-            .collect();
-        for (worth, _) in &mut hot {
-            *worth *= 0.5 + self.random.f64();
+            let luck = 0.5 + self.random.f64();
+            hot.push((luck * known.worth() / totals[known.option], index));
         }
         hot.sort_by(|a, b| b.0.total_cmp(&a.0));
         let mut places = Vec::new();
@@ -177,21 +249,17 @@ impl Schedule {
         (!places.is_empty()).then_some((places, rate))
     }
 
-    /// The next places in the queue.
+    /// The next places to look at.
     fn unknown(&mut self, breakpoints: usize) -> Vec<usize> {
         let mut places = Vec::new();
-        let mut tried = 0;
-        while places.len() < breakpoints && tried < self.queue.len() {
-            if self.next == self.queue.len() {
-                self.next = 0;
-                self.passes += 1;
-                self.random.shuffle(&mut self.queue);
-            }
-            let index = self.queue[self.next];
-            self.next += 1;
-            tried += 1;
-            let known = &self.known[index];
-            if !known.refused && known.hits == 0.0 && !places.contains(&index) {
+        if self.queue.is_empty() {
+            self.passes += 1;
+            self.fill();
+        }
+        while places.len() < breakpoints
+            && let Some(index) = self.queue.pop()
+        {
+            if self.known[index].is_open() {
                 places.push(index);
             }
         }
@@ -201,6 +269,7 @@ impl Schedule {
     /// The kernel takes no breakpoint there.
     pub(super) fn refuse(&mut self, place: usize) {
         self.known[place].refused = true;
+        self.hot.retain(|hot| *hot != place);
     }
 
     /// Adds what a window saw of a place.
@@ -208,7 +277,11 @@ impl Schedule {
         let known = &mut self.known[place];
         known.windows += 1;
         known.ns += ns;
-        known.hits += hits.iter().sum::<u64>() as f64;
+        let total = hits.iter().sum::<u64>() as f64;
+        if known.hits == 0.0 && total > 0.0 {
+            self.hot.push(place);
+        }
+        known.hits += total;
         let index = match known.seen.iter().position(|seen| seen.group == group) {
             Some(index) => index,
             None => {
@@ -238,28 +311,38 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collect::counting::plan::{Place, Target};
 
-    fn places(count: usize) -> Vec<Place> {
-        (0..count)
-            .map(|index| Place {
-                address: index as u64,
-                target: 0,
-                entry: false,
-                out_of_reach: index % 10 == 9,
-                prior: u8::from(index < 20),
-            })
-            .collect()
+    fn plan(count: usize) -> Plan {
+        let place = |index: usize| Place {
+            address: index as u64,
+            target: 0,
+            entry: false,
+            out_of_reach: index % 10 == 9,
+            function: index as u64 / 2,
+            core: index < 20,
+        };
+        Plan {
+            targets: vec![Target {
+                symbol: "debug_smp_processor_id".to_owned(),
+                address: 0,
+                inlined: 1,
+                option: 0,
+            }],
+            places: (0..count).map(place).collect(),
+            callees: HashMap::from([(50, vec![60]), (60, vec![70])]),
+        }
     }
 
     /// Plays a workload whose places are hit at fixed rates, per nanosecond.
     fn play(rates: &[f64], sets: usize, seed: u64) -> Vec<(bool, Vec<Seen>)> {
-        let places = places(rates.len());
-        let mut schedule = Schedule::new(&places, seed);
+        let plan = plan(rates.len());
+        let mut schedule = Schedule::new(&plan, seed);
         for _ in 0..sets {
             let set = schedule.draw(4, 1_000.0).unwrap();
             for _ in 0..set.windows {
                 for &place in &set.places {
-                    assert!(!places[place].out_of_reach);
+                    assert!(!plan.places[place].out_of_reach);
                     let ns = set.window_ns as f64;
                     let hits = (rates[place] * ns).round() as u64;
                     schedule.record(place, set.group, ns, [0, hits, 0, 0]);
@@ -267,6 +350,21 @@ mod tests {
             }
         }
         schedule.finish()
+    }
+
+    #[test]
+    fn what_was_sampled_is_looked_at_first() {
+        let mut schedule = Schedule::new(&plan(200), 5);
+        schedule.hint(&[50]);
+        let mut order = Vec::new();
+        while order.len() < 25 {
+            order.extend(schedule.unknown(4));
+        }
+        let position = |place: usize| order.iter().position(|index| *index == place).unwrap();
+        // Locks and the function itself, then what it calls, then what that calls.
+        assert!(position(100) < 20 && position(101) < 20);
+        assert!(position(120).max(position(121)) < position(140).min(position(141)));
+        assert!(position(120) >= 18);
     }
 
     #[test]
@@ -300,8 +398,7 @@ mod tests {
 
     #[test]
     fn places_that_are_refused_are_left_alone() {
-        let places = places(8);
-        let mut schedule = Schedule::new(&places, 1);
+        let mut schedule = Schedule::new(&plan(8), 1);
         for index in 0..8 {
             schedule.refuse(index);
         }

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use profiler_ebpf::{BREAKPOINTS, CheckSlots, hit};
 
 use super::plan::Plan;
 use super::schedule::{Schedule, Set};
+use crate::collect::run::monotonic_ns;
 use crate::probes::Mapped;
 use crate::probes::breakpoint::Breakpoints;
 use crate::recording::{Measured, Seen};
@@ -32,6 +34,7 @@ pub struct Settings {
 /// Counting that is under way.
 pub struct Counter {
     stop: Arc<AtomicBool>,
+    hints: Sender<Vec<u64>>,
     thread: JoinHandle<Counted>,
     plan: Plan,
     settings: Settings,
@@ -48,6 +51,11 @@ pub(super) struct Counted {
     pub(super) wall_ns: u64,
 }
 
+/// How long before the interrupt that ends a window counting ends.
+const EARLY_NS: u64 = 2_000;
+/// How long it takes this thread to give up the CPU, to begin with, and at most.
+const LEAVE_NS: u64 = 8_000;
+const LONGEST_LEAVE_NS: u64 = 40_000;
 /// The longest wait, so that the end is not missed.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 /// What a real-time scheduler needs of time to run in.
@@ -66,14 +74,17 @@ impl Counter {
         settings: Settings,
     ) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
+        let (hints, inbox) = std::sync::mpsc::channel();
         let worker = Worker {
             stop: Arc::clone(&stop),
             program,
             slots,
             addresses: plan.places.iter().map(|place| place.address).collect(),
-            schedule: Schedule::new(&plan.places, settings.seed),
+            schedule: Schedule::new(&plan, settings.seed),
+            inbox,
             settings: settings.clone(),
             breakpoints: Vec::new(),
+            leave_ns: LEAVE_NS,
             windows: 0,
             armed_ns: 0,
             hits: 0,
@@ -83,10 +94,19 @@ impl Counter {
             .spawn(move || worker.run())?;
         Ok(Self {
             stop,
+            hints,
             thread,
             plan,
             settings,
         })
+    }
+
+    /// Tells of kernel functions that were met in samples, by address.
+    pub fn hint(&self, functions: Vec<u64>) {
+        if !functions.is_empty() {
+            // A thread that has ended needs none.
+            let _ = self.hints.send(functions);
+        }
     }
 
     /// Stops counting: what was planned, how, and what was seen. `None` when the
@@ -105,9 +125,12 @@ struct Worker {
     slots: Mapped<CheckSlots>,
     addresses: Vec<u64>,
     schedule: Schedule,
+    inbox: Receiver<Vec<u64>>,
     settings: Settings,
     /// Breakpoints of the CPUs that had a turn; `None` where there are none.
     breakpoints: Vec<(u32, Option<Breakpoints>)>,
+    /// How long this thread takes to give up the CPU.
+    leave_ns: u64,
     windows: u64,
     armed_ns: u64,
     hits: u64,
@@ -122,6 +145,9 @@ impl Worker {
         // pays is its workload's loss.
         let capacity = self.settings.cpus.len().clamp(1, 4) as f64;
         while !self.stop.load(Ordering::Relaxed) {
+            while let Ok(functions) = self.inbox.try_recv() {
+                self.schedule.hint(&functions);
+            }
             if !self.turn() {
                 break;
             }
@@ -131,8 +157,10 @@ impl Worker {
             let due = Duration::from_nanos((spent / rate) as u64);
             // On average as long as it takes to be within the limit again.
             let behind = due.saturating_sub(start.elapsed()).as_nanos() as f64;
-            let jitter = self.schedule.some_of(0.5 * behind + 200_000.0);
-            self.wait(Duration::from_nanos((0.75 * behind + jitter) as u64));
+            if behind > 0.0 {
+                let jitter = self.schedule.some_of(0.5 * behind + 200_000.0);
+                self.wait(Duration::from_nanos((0.75 * behind + jitter) as u64));
+            }
         }
         Counted {
             windows: self.windows,
@@ -245,16 +273,19 @@ impl Worker {
         let Some(mut before) = self.slots.get(index) else {
             return false;
         };
+        let start = monotonic_ns();
         before.armed = 1;
+        before.from_ns = start + self.leave_ns;
+        before.until_ns = before.from_ns + set.window_ns;
         self.slots.set(index, before);
         if breakpoints.arm().is_err() {
             return false;
         }
-        let (own, start) = (thread_time(), Instant::now());
-        std::thread::sleep(Duration::from_nanos(set.window_ns));
-        let (length, own) = (start.elapsed(), thread_time() - own);
-        let here = current_cpu() == Some(cpu);
+        let own = thread_time();
+        sleep_until(before.until_ns + EARLY_NS);
+        let own = thread_time() - own;
         let disarmed = breakpoints.disarm().is_ok();
+        let length = monotonic_ns() - start;
         let Some(mut after) = self.slots.get(index) else {
             return false;
         };
@@ -266,19 +297,39 @@ impl Worker {
         self.slots.set(index, after);
 
         let total: u64 = hits.iter().flatten().sum();
-        // The time that passed for the workload: not this thread's on the same
-        // CPU, and not what the hits took.
-        let own_ns = if here { own.as_nanos() as f64 } else { 0.0 };
-        let lost = own_ns + total as f64 * self.settings.hit_price.value;
-        let ns = (length.as_nanos() as f64 - lost).max(0.0);
+        // The time that passed for the workload: not what the hits took.
+        let lost = total as f64 * self.settings.hit_price.value;
+        let ns = (set.window_ns as f64 - lost).max(0.0);
         for (&place, &hits) in set.places.iter().zip(&hits) {
             self.schedule.record(place, set.group, ns, hits);
         }
         self.windows += 1;
-        self.armed_ns += length.as_nanos() as u64;
-        self.hits += total;
+        self.armed_ns += length;
+        self.hits += total + (after.outside - before.outside);
+        // On this thread's way out of the CPU and back into it: as long as both,
+        // to be on the safe side.
+        let seen = own.as_nanos() as u64;
+        self.leave_ns = (self.leave_ns * 7 + seen.min(LONGEST_LEAVE_NS)) / 8;
         disarmed
     }
+}
+
+/// Sleeps until a time of CLOCK_MONOTONIC, nanoseconds.
+fn sleep_until(time_ns: u64) {
+    let until = libc::timespec {
+        tv_sec: (time_ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (time_ns % 1_000_000_000) as libc::c_long,
+    };
+    // SAFETY: the time is valid for the call. A signal that ends it early makes
+    // the window shorter than its time, which only costs precision.
+    unsafe {
+        libc::clock_nanosleep(
+            libc::CLOCK_MONOTONIC,
+            libc::TIMER_ABSTIME,
+            &raw const until,
+            std::ptr::null_mut(),
+        )
+    };
 }
 
 /// Asks for the CPU as soon as a window is to end: one that stays open for
@@ -300,10 +351,4 @@ fn thread_time() -> Duration {
     // SAFETY: `now` is writable.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
-}
-
-/// The CPU the calling thread is on.
-fn current_cpu() -> Option<u32> {
-    // SAFETY: sched_getcpu has no preconditions.
-    u32::try_from(unsafe { libc::sched_getcpu() }).ok()
 }

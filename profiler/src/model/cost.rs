@@ -1,0 +1,246 @@
+//! What an option costs, from counted calls: the sum over all places of calls
+//! times what a call takes, less what the code would do with the option off.
+//!
+//! How sure the sum is follows from how much it changes when one group of
+//! windows is left out (the jackknife), from how well the pace of the code is
+//! known, and from what cannot be read off a call site.
+
+use std::collections::BTreeMap;
+
+use super::report::{CallerShare, Calls, Estimate};
+use crate::recording::{CountedSite, Counting, Evidence, GROUPS, Recording};
+
+/// Instructions in the caller that a call takes beside those that are read off
+/// its place: registers saved around it, and values that cannot stay in the
+/// registers a call may change. Compilers save none where enough are free, and
+/// up to three (save, restore, and a move) where one is short.
+const SPILLS: (f64, f64) = (1.0, 1.0);
+/// Student's t for a 95 % interval with one degree of freedom less than groups.
+const T95: f64 = 2.093;
+/// What 95 % of a uniform distribution's half width is of its deviation.
+const UNIFORM: f64 = 1.732;
+
+/// What was counted, ready to be asked for options.
+pub(super) struct Costs<'a> {
+    counting: &'a Counting,
+    /// CPU time that passed for what is watched, nanoseconds, all CPUs together.
+    cpu_ns: f64,
+    /// The target's part of it.
+    busy: f64,
+}
+
+/// What one option costs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Cost {
+    pub(super) calls: Calls,
+    pub(super) ns_per_call: Option<Estimate>,
+    pub(super) gain: Option<Estimate>,
+    /// Calls of each function.
+    pub(super) functions: BTreeMap<String, f64>,
+    /// Calls from each place, most first.
+    pub(super) callers: Vec<CallerShare>,
+}
+
+/// Sums over some places.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    /// Calls per nanosecond.
+    calls: f64,
+    /// Instructions per nanosecond, without spills.
+    instructions: f64,
+}
+
+impl<'a> Costs<'a> {
+    /// `None` when nothing was counted.
+    pub(super) fn new(recording: &'a Recording, target_samples: u64) -> Option<Self> {
+        let counting = recording.trailer.counting.as_ref()?;
+        let lost = counting.hits as f64 * counting.hit_price.value + counting.thread_ns as f64;
+        let cpu_ns = counting.wall_ns as f64 * f64::from(counting.cpus) - lost;
+        let kept = recording.samples.len() as u64;
+        let all = kept.saturating_add(recording.trailer.idle_samples);
+        (cpu_ns > 0.0 && all > 0 && target_samples > 0).then(|| Self {
+            counting,
+            cpu_ns,
+            busy: target_samples as f64 / all as f64,
+        })
+    }
+
+    /// What an option costs whose checks are these functions. `None` when none of
+    /// them was counted.
+    pub(super) fn of(&self, checks: &[String]) -> Option<Cost> {
+        let counting = self.counting;
+        let targets: Vec<u32> = (0..)
+            .zip(&counting.targets)
+            .filter(|(_, target)| checks.contains(&target.symbol))
+            .map(|(index, _)| index)
+            .collect();
+        if targets.is_empty() {
+            return None;
+        }
+        let sites: Vec<&CountedSite> = counting
+            .sites
+            .iter()
+            .filter(|site| targets.contains(&site.target))
+            .collect();
+        let whole = self.sums(&sites, None);
+        let parts: Vec<Sums> = (0..GROUPS as u8)
+            .map(|group| self.sums(&sites, Some(group)))
+            .collect();
+        let error = |of: &dyn Fn(&Sums) -> f64| {
+            let values: Vec<f64> = parts.iter().map(of).collect();
+            jackknife(&values)
+        };
+        let calls = estimate(
+            whole.calls * self.cpu_ns,
+            T95 * error(&|sums| sums.calls) * self.cpu_ns,
+            Evidence::Counted,
+        );
+        let mut cost = Cost {
+            calls: Calls {
+                value: calls.value,
+                low: calls.low,
+                high: calls.high,
+                evidence: Evidence::Counted,
+                coverage: self.coverage(&targets),
+            },
+            functions: self.functions(&targets),
+            callers: self.callers(&sites),
+            ..Cost::default()
+        };
+        if whole.calls > 0.0 && sites.iter().any(|site| site.callee.is_some()) {
+            let pace = counting.pace;
+            let share =
+                |sums: &Sums| (sums.instructions + SPILLS.0 * sums.calls) * pace.value / self.busy;
+            let value = share(&whole);
+            // Pace and spills are off for all calls alike.
+            let relative = (pace.high - pace.low) / (2.0 * pace.value);
+            let spills = SPILLS.1 / UNIFORM * whole.calls * pace.value / self.busy;
+            let counted = error(&share);
+            let half = (T95 * counted).hypot(1.96 * spills).hypot(value * relative);
+            let gain = estimate(value, half, Evidence::Derived);
+            cost.gain = Some(Estimate {
+                high: gain.high.min(1.0),
+                ..gain
+            });
+            let per_call = (whole.instructions / whole.calls + SPILLS.0) * pace.value;
+            let half = (SPILLS.1 * pace.value).hypot(per_call * relative);
+            cost.ns_per_call = Some(estimate(per_call, half, Evidence::Derived));
+        }
+        Some(cost)
+    }
+
+    /// The sums over places, with one group of windows left out.
+    fn sums(&self, sites: &[&CountedSite], without: Option<u8>) -> Sums {
+        let mut sums = Sums::default();
+        for site in sites {
+            let (ns, hits) = seen(site, without);
+            if ns <= 0.0 {
+                continue;
+            }
+            let calls = hits.iter().sum::<f64>() / ns;
+            sums.calls += calls;
+            let callee: f64 = match site.callee {
+                Some(callee) => callee
+                    .iter()
+                    .zip(hits)
+                    .map(|(&instructions, hits)| f64::from(instructions) * hits / ns)
+                    .sum(),
+                // Code that is not understood costs nothing here: at the least.
+                None => 0.0,
+            };
+            let inlined = self.counting.targets.get(site.target as usize);
+            let inlined = inlined.map_or(0.0, |target| f64::from(target.inlined));
+            let caller = site.caller.unwrap_or(1.0) - inlined;
+            sums.instructions += callee + caller * calls;
+        }
+        sums
+    }
+
+    /// The share of call sites' calls that can be counted: those out of reach are
+    /// taken to be as hot as the others on average.
+    fn coverage(&self, targets: &[u32]) -> f64 {
+        let targets = targets
+            .iter()
+            .filter_map(|&target| self.counting.targets.get(target as usize));
+        let (mut all, mut lost) = (0.0, 0.0);
+        for target in targets {
+            all += f64::from(target.sites.max(1));
+            lost += f64::from(target.out_of_reach);
+        }
+        if all > 0.0 { 1.0 - lost / all } else { 0.0 }
+    }
+
+    fn functions(&self, targets: &[u32]) -> BTreeMap<String, f64> {
+        targets
+            .iter()
+            .map(|&target| {
+                let sites: Vec<&CountedSite> = self
+                    .counting
+                    .sites
+                    .iter()
+                    .filter(|site| site.target == target)
+                    .collect();
+                let calls = self.sums(&sites, None).calls * self.cpu_ns;
+                let symbol = &self.counting.targets[target as usize].symbol;
+                (symbol.clone(), calls)
+            })
+            .collect()
+    }
+
+    fn callers(&self, sites: &[&CountedSite]) -> Vec<CallerShare> {
+        let mut callers: Vec<CallerShare> = sites
+            .iter()
+            .filter(|site| !site.entry)
+            .filter_map(|site| {
+                let sums = self.sums(&[site], None);
+                (sums.calls > 0.0).then(|| CallerShare {
+                    symbol: site.function.clone(),
+                    site: Some(format!("{}+{:#x}", site.function, site.offset)),
+                    target: Some(self.counting.targets[site.target as usize].symbol.clone()),
+                    calls: Some(sums.calls * self.cpu_ns),
+                    samples: 0,
+                    share: (sums.instructions + SPILLS.0 * sums.calls) * self.counting.pace.value
+                        / self.busy,
+                    group: None,
+                })
+            })
+            .collect();
+        callers.sort_by(|a, b| b.share.total_cmp(&a.share));
+        callers
+    }
+}
+
+/// Time and hits of a place, with one group of windows left out.
+fn seen(site: &CountedSite, without: Option<u8>) -> (f64, [f64; 3]) {
+    let mut ns = 0.0;
+    let mut hits = [0.0; 3];
+    for seen in &site.seen {
+        if Some(seen.group) != without {
+            ns += seen.ns;
+            for (sum, more) in hits.iter_mut().zip(seen.hits) {
+                *sum += more as f64;
+            }
+        }
+    }
+    (ns, hits)
+}
+
+/// The standard error of a sum from what it is without each group.
+fn jackknife(values: &[f64]) -> f64 {
+    let count = values.len() as f64;
+    if count < 2.0 {
+        return 0.0;
+    }
+    let mean = values.iter().sum::<f64>() / count;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    ((count - 1.0) / count * squares).sqrt()
+}
+
+fn estimate(value: f64, half: f64, evidence: Evidence) -> Estimate {
+    Estimate {
+        value,
+        low: (value - half).max(0.0),
+        high: value + half,
+        evidence,
+    }
+}

@@ -4,6 +4,8 @@
 //! what it printed. All checks of a kernel run in one boot, in the order of
 //! [`all`]. Durations are never judged: guests share a machine with other work.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Result, ensure};
 
 use super::product::PRODUCT;
@@ -50,6 +52,36 @@ const MODEL_FILE: &str = "/sys/kernel/debug/sched/preempt";
 pub(super) fn all() -> impl Iterator<Item = &'static Check> {
     CHECKS.iter().chain(PRODUCT).chain(LAST)
 }
+
+/// Those of [`all`] that are about what the others did.
+pub(super) fn last() -> impl Iterator<Item = &'static Check> {
+    LAST.iter()
+}
+
+/// Shell functions that every check has.
+///
+/// `under N` switches to the N-th preemption model, counted on from the first when
+/// there are fewer, and closes debugfs, as lockdown does; `said FILE` takes down
+/// what a document of preemptprof says of the model, and opens debugfs again.
+/// Both do nothing where the model is fixed. So models are switched and read from
+/// memory without a run of their own.
+pub(super) const PRELUDE: &str = r#"
+under() {
+    [ -e /sys/kernel/debug/sched/preempt ] || return 0
+    set -- $1 $(tr -d '()' </sys/kernel/debug/sched/preempt)
+    shift $((($1 - 1) % ($# - 1) + 1))
+    echo $1 >/sys/kernel/debug/sched/preempt || exit 1
+    echo "$1: $(cat /sys/kernel/debug/sched/preempt)" >>/tmp/switched
+    echo $1 >/tmp/model
+    umount /sys/kernel/debug || exit 1
+}
+said() {
+    [ -e /tmp/model ] || return 0
+    echo "$(cat /tmp/model) $(tr -d '\n ' <$1 | sed 's/.*"preempt_model":{\([^}]*\)}.*/\1/')" >>/tmp/said
+    rm /tmp/model
+    mount -t debugfs none /sys/kernel/debug || exit 1
+}
+"#;
 
 /// What preemptprof depends on.
 const CHECKS: &[Check] = &[
@@ -101,40 +133,6 @@ const CHECKS: &[Check] = &[
         },
     },
     Check {
-        name: "switch-model",
-        skip: |_| None,
-        // A fixed model has no file; then nothing is printed.
-        script: |_| {
-            format!(
-                "[ -e {MODEL_FILE} ] || exit 0\n\
-                 old=$(sed 's/.*(\\(.*\\)).*/\\1/' {MODEL_FILE})\n\
-                 for model in $(tr -d '()' <{MODEL_FILE}); do\n\
-                 echo $model >{MODEL_FILE} || exit 1\n\
-                 echo \"$model: $(cat {MODEL_FILE})\"\n\
-                 done\n\
-                 echo $old >{MODEL_FILE}"
-            )
-        },
-        verify: |subject, section| {
-            succeeded(section)?;
-            let mut seen = Vec::new();
-            for line in section.output.lines() {
-                let Some((model, list)) = line.split_once(": ") else {
-                    continue;
-                };
-                let (_, active) = parse_models(list);
-                ensure!(
-                    active.as_deref() == Some(model),
-                    "asked for {model}: {list}"
-                );
-                seen.push(model.to_owned());
-            }
-            seen.sort();
-            ensure!(seen == subject.models, "switched to {seen:?} only");
-            Ok(())
-        },
-    },
-    Check {
         name: "binary",
         skip: |_| None,
         script: |_| "/usr/bin/preemptprof --version".to_owned(),
@@ -150,8 +148,60 @@ const CHECKS: &[Check] = &[
     },
 ];
 
-/// What all the others may have left behind.
-const LAST: &[Check] = &[Check {
+/// What the others did on the way, and what they may have left behind.
+const LAST: &[Check] = &[SWITCH_MODEL, MODEL_FROM_MEMORY, NOTHING_LEFT];
+
+/// Where the model is fixed, nothing was taken down.
+const SWITCH_MODEL: Check = Check {
+    name: "switch-model",
+    skip: |_| None,
+    script: |_| "[ ! -e /tmp/switched ] || cat /tmp/switched".to_owned(),
+    verify: |subject, section| {
+        succeeded(section)?;
+        let mut seen = BTreeSet::new();
+        for line in section.output.lines() {
+            let Some((model, list)) = line.split_once(": ") else {
+                continue;
+            };
+            let (_, active) = parse_models(list);
+            ensure!(
+                active.as_deref() == Some(model),
+                "asked for {model}: {list}"
+            );
+            seen.insert(model.to_owned());
+        }
+        ensure!(seen.iter().eq(&subject.models), "switched to {seen:?} only");
+        Ok(())
+    },
+};
+
+const MODEL_FROM_MEMORY: Check = Check {
+    name: "model-from-memory",
+    skip: |_| None,
+    script: |_| "[ ! -e /tmp/said ] || cat /tmp/said".to_owned(),
+    verify: |subject, section| {
+        succeeded(section)?;
+        let mut seen = BTreeSet::new();
+        for line in section.output.lines() {
+            let Some((model, said)) = line.split_once(' ') else {
+                continue;
+            };
+            // A realtime kernel is one whatever debugfs offers.
+            let expected = if subject.name.ends_with("-rt") {
+                "rt"
+            } else {
+                model
+            };
+            let right = said.contains(&format!("\"active\":\"{expected}\""));
+            ensure!(right, "the model is {model}, and preemptprof says {said}");
+            seen.insert(model.to_owned());
+        }
+        ensure!(seen.iter().eq(&subject.models), "compared {seen:?} only");
+        Ok(())
+    },
+};
+
+const NOTHING_LEFT: Check = Check {
     name: "nothing-left",
     skip: |_| None,
     script: |_| {
@@ -170,7 +220,7 @@ const LAST: &[Check] = &[Check {
         );
         Ok(())
     },
-}];
+};
 
 /// Fails unless the script's status is 0.
 ///
@@ -243,13 +293,65 @@ mod tests {
                 "none: (none) voluntary full\nvoluntary: (none) voluntary full\nfull: none voluntary (full)\n",
             ),
             ("binary", "preemptprof 0.1.0\n", "\n"),
+            (
+                "model-from-memory",
+                "none \"active\":\"none\"\nvoluntary \"active\":\"voluntary\"\nfull \"active\":\"full\"\n",
+                "none \"active\":\"full\"\n",
+            ),
             ("nothing-left", "\n", "prog_type:\t5\n"),
         ] {
             verify(name, &subject, &section(0, good)).unwrap();
             assert!(verify(name, &subject, &section(0, bad)).is_err(), "{name}");
             assert!(verify(name, &subject, &section(1, good)).is_err(), "{name}");
         }
-        assert_eq!(CHECKS.len() + LAST.len(), 6, "a check without its test");
+        assert_eq!(CHECKS.len() + LAST.len(), 7, "a check without its test");
+    }
+
+    #[test]
+    fn the_model_is_told_right() {
+        let mut subject = subject();
+        subject.models.retain(|model| model != "voluntary");
+        let right = section(0, "none \"active\":\"none\"\nfull \"active\":\"full\"\n");
+        let realtime = section(0, "none \"active\":\"rt\"\nfull \"active\":\"rt\"\n");
+        verify("model-from-memory", &subject, &right).unwrap();
+        assert!(verify("model-from-memory", &subject, &realtime).is_err());
+        // One model was left out.
+        assert!(verify("model-from-memory", &subject, &section(0, "")).is_err());
+        subject.name = "7.3-rt".to_owned();
+        verify("model-from-memory", &subject, &realtime).unwrap();
+        assert!(verify("model-from-memory", &subject, &right).is_err());
+    }
+
+    #[test]
+    fn the_prelude_goes_through_all_models() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        // A plain file does not mark what was written into it.
+        let script = PRELUDE
+            .replace("/tmp/", &at(""))
+            .replace("/sys/kernel/debug/sched/preempt", &at("models"));
+        let body = "mount() { echo \"none (voluntary) full\" >$M; }; umount() { :; }\n\
+             for n in 1 2 3 4; do mount; under $n; said $D; done; cat $S";
+        let document = at("document");
+        std::fs::write(
+            &document,
+            "{\n \"kernel\": {\"preempt_model\": {\n\"active\": \"full\"}}}",
+        )
+        .unwrap();
+        let output = std::process::Command::new("sh")
+            .args(["-c", &format!("{script}\n{body}")])
+            .env("M", at("models"))
+            .env("D", document)
+            .env("S", at("said"))
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(
+            text,
+            "none \"active\":\"full\"\nvoluntary \"active\":\"full\"\n\
+             full \"active\":\"full\"\nnone \"active\":\"full\"\n",
+            "{output:?}"
+        );
     }
 
     #[test]

@@ -1,14 +1,18 @@
 //! The kernels of the matrix, one boot each, and the lab kernels where there are
-//! any.
+//! any; two at a time, as a guest seldom uses both of its CPUs.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::checks::{self, Check, Section, Subject};
-use super::{Selection, Tally};
+use super::checks::{self, Check, PRELUDE, Section, Subject};
+use super::{Selection, Tally, recording};
 use crate::dist;
+use crate::host;
 use crate::kernels::{self, Kernel};
 use crate::vm::{Failure, GuestFile, Vm};
 
@@ -21,6 +25,12 @@ const BOOTED_MODEL: (&str, &str) = ("6.12", "full");
 /// The longest a boot with all its checks may take. It takes a tenth of that on an
 /// idle machine.
 const LIMIT: Duration = Duration::from_secs(180);
+
+/// How many guests run at once, of two CPUs each.
+const GUESTS: usize = 2;
+
+/// What no check is about and takes a second or two of a boot.
+const APPEND: &str = "cryptomgr.notests tsc=reliable";
 
 /// Lines that part the checks of a boot in its output.
 const BEGIN: &str = "@@check ";
@@ -57,37 +67,75 @@ pub(super) fn run(selection: &Selection, tally: &mut Tally) -> Result<()> {
             None => tally.skipped(&subject.name, "no lab kernels"),
         }
     }
-    subjects.retain(|(subject, _)| !selected(subject, selection).is_empty());
+    subjects.retain(|(subject, _)| {
+        !selected(subject, selection).is_empty() || selection.takes(&name(subject, recording::NAME))
+    });
     if subjects.is_empty() {
         return Ok(());
     }
 
-    let binary = match dist::dist() {
-        Ok(dist) => {
+    let programs = match Programs::build() {
+        Ok(programs) => {
             tally.ok("dist");
-            GuestFile::at(dist.binary, "/usr/bin/preemptprof")
+            programs
         }
         Err(error) => {
             tally.failed_with("dist", &error);
             return Ok(());
         }
     };
-    for (subject, kernel) in subjects {
-        let kernel = match kernel {
-            Some(kernel) => Ok(kernel),
-            None => {
-                let name = subject.name.trim_start_matches("vm/");
-                kernels::resolve(name.split(' ').next().unwrap_or(name))
-            }
-        };
-        let checks = selected(&subject, selection);
-        match kernel {
-            Ok(kernel) => boot(&subject, kernel, &binary, &checks, tally),
-            Err(error) => tally.failed_with(&subject.name, &error),
+    let queue = Mutex::new(subjects.into_iter());
+    let tally = Mutex::new(tally);
+    thread::scope(|scope| {
+        for _ in 0..GUESTS {
+            scope.spawn(|| {
+                loop {
+                    // A poisoned lock still holds what it guards.
+                    let next = queue.lock().unwrap_or_else(|e| e.into_inner()).next();
+                    let Some((subject, kernel)) = next else {
+                        return;
+                    };
+                    let lines = judge(&subject, kernel, &programs, selection);
+                    let mut tally = tally.lock().unwrap_or_else(|e| e.into_inner());
+                    for (name, verdict) in lines {
+                        match verdict {
+                            Verdict::Ran(result) => tally.record(&name, result),
+                            Verdict::Skipped(why) => tally.skipped(&name, &why),
+                        }
+                    }
+                }
+            });
         }
-    }
+    });
     Ok(())
 }
+
+/// What the checks need.
+struct Programs {
+    /// `preemptprof`, static: it runs in guests and here.
+    preemptprof: PathBuf,
+    /// `preemptprof-epochs`.
+    epochs: PathBuf,
+}
+
+impl Programs {
+    fn build() -> Result<Self> {
+        let epochs = ["build", "--quiet", "--package", "preemptprof-epochs"];
+        Ok(Self {
+            preemptprof: dist::dist()?.binary,
+            epochs: host::cargo_build(host::cargo().args(epochs))?,
+        })
+    }
+}
+
+/// What came of a check.
+enum Verdict {
+    Ran(Result<()>),
+    Skipped(String),
+}
+
+/// Names of results and what they are.
+type Lines = Vec<(String, Verdict)>;
 
 /// The checks of a kernel that the filter leaves.
 fn selected(subject: &Subject, selection: &Selection) -> Vec<&'static Check> {
@@ -100,38 +148,93 @@ fn name(subject: &Subject, check: &str) -> String {
     format!("{} {check}", subject.name)
 }
 
-/// Runs the checks on one kernel.
+/// Runs the checks on one kernel and judges those that are selected.
+fn judge(
+    subject: &Subject,
+    kernel: Option<Kernel>,
+    programs: &Programs,
+    selection: &Selection,
+) -> Lines {
+    let whole = |result| vec![(subject.name.clone(), Verdict::Ran(result))];
+    let kernel = match kernel {
+        Some(kernel) => Ok(kernel),
+        None => {
+            let name = subject.name.trim_start_matches("vm/");
+            kernels::resolve(name.split(' ').next().unwrap_or(name))
+        }
+    };
+    let share = match tempfile::tempdir().context("a temporary folder") {
+        Ok(share) => share,
+        Err(error) => return whole(Err(error)),
+    };
+    let judged = selected(subject, selection);
+    let recorded = selection.takes(&name(subject, recording::NAME));
+    // These are about what the others did.
+    let all = recorded || checks::last().any(|last| judged.iter().any(|c| c.name == last.name));
+    let run: Vec<&Check> = checks::all()
+        .filter(|check| all || judged.iter().any(|c| c.name == check.name))
+        .filter(|check| (check.skip)(subject).is_none())
+        .collect();
+    let booted = kernel.and_then(|kernel| boot(subject, kernel, programs, &run, share.path()));
+    let (sections, console) = match booted {
+        Ok(booted) => booted,
+        Err(error) => return whole(Err(error)),
+    };
+
+    let mut lines = Lines::new();
+    for check in judged {
+        let verdict = match (check.skip)(subject) {
+            Some(why) => Verdict::Skipped(why),
+            None => Verdict::Ran(
+                sections
+                    .get(check.name)
+                    .with_context(|| "the guest did not get to the end of it")
+                    .and_then(|section| (check.verify)(subject, section)),
+            ),
+        };
+        lines.push((name(subject, check.name), verdict));
+    }
+    if recorded {
+        let result = recording::verify(
+            subject,
+            &programs.preemptprof,
+            &programs.epochs,
+            share.path(),
+        );
+        lines.push((name(subject, recording::NAME), Verdict::Ran(result)));
+    }
+    lines.push((name(subject, "console"), Verdict::Ran(console)));
+    lines
+}
+
+/// Runs checks in one boot: what each printed, and whether the console is clean.
+///
+/// # Errors
+///
+/// When there was no boot at all.
 fn boot(
     subject: &Subject,
     kernel: Kernel,
-    binary: &GuestFile,
+    programs: &Programs,
     checks: &[&Check],
-    tally: &mut Tally,
-) {
-    let mut runnable = Vec::new();
-    for check in checks {
-        match (check.skip)(subject) {
-            Some(why) => tally.skipped(&name(subject, check.name), &why),
-            None => runnable.push(*check),
-        }
-    }
+    share: &Path,
+) -> Result<(BTreeMap<String, Section>, Result<()>)> {
     let mut vm = Vm::new(kernel);
     vm.timeout = LIMIT;
-    vm.files.push(binary.clone());
+    vm.root = Some(share.to_owned());
+    vm.files
+        .push(GuestFile::at(&programs.preemptprof, "/usr/bin/preemptprof"));
+    vm.append = APPEND.to_owned();
     if let Some(model) = &subject.booted_model {
-        vm.append = format!("preempt={model}");
+        vm.append.push_str(&format!(" preempt={model}"));
     }
     let mut files = Vec::new();
-    let script = match scripts(subject, &runnable, &mut files) {
-        Ok(script) => script,
-        Err(error) => return tally.failed_with(&subject.name, &error),
-    };
+    let script = scripts(subject, checks, &mut files)?;
     vm.files.extend(
         files
             .iter()
             .map(|(file, path)| GuestFile::at(file.path(), path)),
     );
-
     let (output, console) = match vm.run(&script) {
         Ok(outcome) => {
             let complaints = outcome.complaints.join("; ");
@@ -150,18 +253,10 @@ fn boot(
         }
         Err(error) => match error.downcast_ref::<Failure>() {
             Some(failure) => (failure.output.clone(), Err(error)),
-            None => return tally.failed_with(&subject.name, &error),
+            None => return Err(error),
         },
     };
-    let sections = parse(&output);
-    for check in runnable {
-        let result = sections
-            .get(check.name)
-            .with_context(|| "the guest did not get to the end of it")
-            .and_then(|section| (check.verify)(subject, section));
-        tally.record(&name(subject, check.name), result);
-    }
-    tally.record(&name(subject, "console"), console);
+    Ok((parse(&output), console))
 }
 
 /// The script of a boot. Each check's own part is a file, so that one with broken
@@ -174,7 +269,8 @@ fn scripts(
     let mut script = String::new();
     for check in checks {
         let file = tempfile::NamedTempFile::new().context("a temporary file")?;
-        std::fs::write(file.path(), (check.script)(subject) + "\n").context("a check's script")?;
+        let text = format!("{PRELUDE}{}\n", (check.script)(subject));
+        std::fs::write(file.path(), text).context("a check's script")?;
         let path = format!("/vm/checks/{}", check.name);
         script.push_str(&format!(
             "echo '{BEGIN}{name}'; sh {path}; status=$?; echo; echo \"{END}$status\"\n",

@@ -4,6 +4,7 @@ mod cargo;
 mod checks;
 mod matrix;
 mod product;
+mod recording;
 mod tally;
 
 use anyhow::Result;

@@ -7,6 +7,8 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::checks::{Check, Section, Subject, succeeded};
+use super::recording::{FILE as RECORDING, valid_report};
+use crate::vm::SHARE;
 
 /// Parts what preemptprof said from what the kernel says.
 const KERNEL_SAYS: &str = "@@kernel";
@@ -21,7 +23,11 @@ pub(super) const PRODUCT: &[Check] = &[
     Check {
         name: "doctor",
         skip: |_| None,
-        script: |_| "preemptprof doctor --format json".to_owned(),
+        script: |_| {
+            "under 1; preemptprof doctor --format json >/tmp/doctor.json || exit 1\n\
+             cat /tmp/doctor.json; said /tmp/doctor.json"
+                .to_owned()
+        },
         verify: |subject, section| {
             succeeded(section)?;
             let doctor = json(&section.output)?;
@@ -50,108 +56,53 @@ pub(super) const PRODUCT: &[Check] = &[
         },
     },
     Check {
-        name: "model-from-memory",
-        skip: |_| None,
-        // Under lockdown debugfs is closed; then the model is read from memory.
-        script: |_| {
-            "f=/sys/kernel/debug/sched/preempt\n\
-             [ -e $f ] || exit 0\n\
-             for model in $(tr -d '()' <$f); do\n\
-             echo $model >$f || exit 1\n\
-             umount /sys/kernel/debug || exit 1\n\
-             echo \"$model $(preemptprof doctor --format json | tr -d '\\n ' | \
-             sed 's/.*\"preempt_model\":{\\([^}]*\\)}.*/\\1/')\"\n\
-             mount -t debugfs none /sys/kernel/debug || exit 1\n\
-             done"
-                .to_owned()
-        },
-        verify: |subject, section| {
-            succeeded(section)?;
-            let mut seen = Vec::new();
-            for line in section.output.lines() {
-                let Some((model, said)) = line.split_once(' ') else {
-                    continue;
-                };
-                // A realtime kernel is one whatever debugfs offers.
-                let expected = if subject.name.ends_with("-rt") {
-                    "rt"
-                } else {
-                    model
-                };
-                let right = said.contains(&format!("\"active\":\"{expected}\""));
-                ensure!(right, "the model is {model}, and doctor says {said}");
-                seen.push(model.to_owned());
-            }
-            seen.sort();
-            ensure!(seen == subject.models, "compared {seen:?} only");
-            Ok(())
-        },
-    },
-    Check {
         name: "switches",
         skip: |_| None,
         script: |_| {
             format!(
-                "preemptprof run --format json --report /tmp/switches.json -- sh -c \
-                 'preemptprof bench pipe --same-cpu -l {ROUND_TRIPS} >/dev/null; \
-                 grep ctxt_switches /proc/self/status' >/tmp/own || exit 1\n\
-                 cat /tmp/switches.json; echo {KERNEL_SAYS}; cat /tmp/own"
+                "under 2; preemptprof run --format json --report /tmp/switches.json -- \
+                 preemptprof bench pipe --same-cpu -l {ROUND_TRIPS} >/dev/null || exit 1\n\
+                 cat /tmp/switches.json; said /tmp/switches.json"
             )
         },
         verify: |_, section| {
             succeeded(section)?;
-            let (report, _) = parts(section)?;
+            let report = json(&section.output)?;
+            valid_report(&report)?;
             verify_switches(&report)
         },
     },
     Check {
         name: "rcu_barrier",
         skip: |_| None,
-        script: |_| traced_rcu_barrier("/tmp/rcu.json"),
+        script: |_| format!("under 3\n{}", traced_rcu_barrier("/tmp/rcu.json")),
         verify: |_, section| {
             succeeded(section)?;
             let (report, traced) = parts(section)?;
+            valid_report(&report)?;
             verify_rcu_barrier(&report, &traced)
         },
     },
     Check {
         name: "other-legs",
         skip: |_| None,
-        // Other legs do the same without BTF: the kernel's is hidden meanwhile.
+        // Other legs do the same without BTF: the kernel's is hidden meanwhile. The
+        // recording is judged on the host.
         script: |_| {
             format!(
                 "mount -t tmpfs none /sys/kernel/btf || exit 1\n\
-                 preemptprof doctor --format json || exit 1; echo {KERNEL_SAYS}\n\
-                 preemptprof run --format json --report /tmp/legs.json -- \
+                 preemptprof record -o {SHARE}/{RECORDING} -- \
                  preemptprof bench pipe --same-cpu -l {ROUND_TRIPS} >/dev/null || exit 1\n\
-                 cat /tmp/legs.json; echo {KERNEL_SAYS}\n\
-                 {}\numount /sys/kernel/btf",
-                traced_rcu_barrier("/tmp/legs-rcu.json")
+                 under 4\n{}\numount /sys/kernel/btf",
+                traced_rcu_barrier("/tmp/legs.json")
             )
         },
         verify: |subject, section| {
             succeeded(section)?;
-            let (doctor, rest) = parts(section)?;
-            // Before 5.18 the tracepoint's arguments do not tell the task's state.
-            let old = subject.release.starts_with("5.");
-            for (wanted, leg) in [
-                ("sample", "cpu-clock"),
-                ("switch", if old { "tracepoint" } else { "raw_tp" }),
-                ("fork", "tracepoint"),
-                ("free", "tracepoint"),
-                ("rcu_barrier", "kprobe"),
-            ] {
-                let found = leg_of(&doctor, wanted);
-                ensure!(
-                    found == Some(leg),
-                    "{wanted}: leg {found:?}, not {leg}: {doctor:#}"
-                );
-            }
-            let (report, rest) = rest.split_once(KERNEL_SAYS).context("cut short")?;
-            verify_switches(&json(report)?)?;
-            let (report, traced) = rest.split_once(KERNEL_SAYS).context("cut short")?;
-            let report = json(report)?;
-            if old {
+            let (report, traced) = parts(section)?;
+            valid_report(&report)?;
+            verify_other_legs(subject, &report)?;
+            if is_old(subject) {
                 // A return probe has as many instances as there are CPUs on a kernel
                 // without preemption: of calls at the same time some are missed.
                 let count = report["rcu"][0]["count"].as_u64().unwrap_or(0);
@@ -162,7 +113,7 @@ pub(super) const PRODUCT: &[Check] = &[
                 );
                 return Ok(());
             }
-            verify_rcu_barrier(&report, traced)
+            verify_rcu_barrier(&report, &traced)
         },
     },
     Check {
@@ -179,6 +130,7 @@ pub(super) const PRODUCT: &[Check] = &[
         verify: |subject, section| {
             succeeded(section)?;
             let report = json(&section.output)?;
+            valid_report(&report)?;
             let option = report["options"]
                 .as_array()
                 .and_then(|options| {
@@ -211,8 +163,10 @@ pub(super) const PRODUCT: &[Check] = &[
         name: "killed",
         skip: |_| None,
         script: |_| {
-            "preemptprof run -- sh -c 'sleep 2; echo survived >/tmp/survived' & \
-             sleep 1.5; kill -9 $!; wait; sleep 3; cat /tmp/survived"
+            // Killed while the workload runs, which then goes on.
+            "cd /tmp; preemptprof run -- sh -c 'touch started; sleep 1; echo survived >survived' & \
+             until [ -e started ]; do usleep 50000; done; kill -9 $!; wait\n\
+             for i in $(seq 100); do [ -s survived ] && break; usleep 100000; done; cat survived"
                 .to_owned()
         },
         verify: |_, section| {
@@ -227,18 +181,58 @@ pub(super) const PRODUCT: &[Check] = &[
 ];
 
 /// A run while network namespaces end, which makes kernel workers call
-/// rcu_barrier; the function tracer sees every call of the same time.
+/// rcu_barrier; the function tracer sees every call of the same time. It ends when
+/// no call was made for a while.
 fn traced_rcu_barrier(report: &str) -> String {
     format!(
         "cd /sys/kernel/tracing || exit 1\n\
          echo 0 >tracing_on; echo >trace; echo rcu_barrier >set_ftrace_filter || exit 1\n\
-         echo function >current_tracer || exit 1; sleep 1\n\
-         preemptprof run -a --format json --report {report} -- sh -c \
-         'echo 1 >tracing_on; for i in 1 2 3; do unshare -n true; sleep 0.2; done; \
-         sleep 1; echo 0 >tracing_on; sleep 1' || exit 1\n\
-         cat {report}; echo {KERNEL_SAYS}; grep -c 'rcu_barrier <-' trace\n\
+         echo function >current_tracer || exit 1\n\
+         cat >/tmp/barriers <<'END'\n\
+         echo 1 >tracing_on\n\
+         for i in 1 2 3; do unshare -n true; done\n\
+         was=0 tries=0\n\
+         while [ $tries -lt 20 ]; do\n\
+         sleep 0.5; now=$(grep -c 'rcu_barrier <-' trace)\n\
+         [ $now -gt 0 ] && [ $now = $was ] && break\n\
+         was=$now tries=$((tries + 1))\n\
+         done\n\
+         echo 0 >tracing_on\n\
+         END\n\
+         preemptprof run -a --format json --report {report} -- sh /tmp/barriers || exit 1\n\
+         cat {report}; said {report}; echo {KERNEL_SAYS}; grep -c 'rcu_barrier <-' trace\n\
          echo nop >current_tracer; echo >set_ftrace_filter; echo 1 >tracing_on"
     )
+}
+
+/// Whether the kernel's tracepoint of switches does not tell the task's state, as
+/// before 5.18.
+fn is_old(subject: &Subject) -> bool {
+    subject.release.starts_with("5.")
+}
+
+/// The legs without BTF.
+pub(super) fn verify_other_legs(subject: &Subject, document: &Value) -> Result<()> {
+    let switch = if is_old(subject) {
+        "tracepoint"
+    } else {
+        "raw_tp"
+    };
+    for (wanted, leg) in [
+        ("sample", "cpu-clock"),
+        ("switch", switch),
+        ("fork", "tracepoint"),
+        ("free", "tracepoint"),
+        ("rcu_barrier", "kprobe"),
+    ] {
+        let found = leg_of(document, wanted);
+        ensure!(
+            found == Some(leg),
+            "{wanted}: leg {found:?}, not {leg}: {}",
+            document["probes"]
+        );
+    }
+    Ok(())
 }
 
 fn verify_rcu_barrier(report: &Value, traced: &str) -> Result<()> {
@@ -265,7 +259,7 @@ fn verify_rcu_barrier(report: &Value, traced: &str) -> Result<()> {
 }
 
 /// Judges a run of the pipe benchmark.
-fn verify_switches(report: &Value) -> Result<()> {
+pub(super) fn verify_switches(report: &Value) -> Result<()> {
     let switches = &report["switches"];
     let number = |name: &str| switches[name].as_u64().context("no switches");
     let (total, voluntary, preempted) =
@@ -340,6 +334,24 @@ mod tests {
         (check.verify)(&subject(kernel), &section)
     }
 
+    /// A report that follows the schema: the one whose text the tests of
+    /// `profiler` keep.
+    fn valid() -> Value {
+        let snapshot = include_str!(
+            "../../../profiler/tests/snapshots/report_text__json_matches_the_schema.snap"
+        );
+        json(snapshot).unwrap()
+    }
+
+    fn debug_preempt(report: &mut Value) -> &mut Value {
+        report["options"]
+            .as_array_mut()
+            .unwrap()
+            .iter_mut()
+            .find(|option| option["name"] == "CONFIG_DEBUG_PREEMPT")
+            .unwrap()
+    }
+
     fn doctor(leg: &str, verified: u64) -> String {
         let probes: Vec<Value> = expected_legs(&subject("6.1"))
             .iter()
@@ -363,49 +375,58 @@ mod tests {
         assert!(verify("doctor", "6.1", &doctor("raw_tp", 500)).is_err());
         assert!(verify("doctor", "6.1", &doctor("tp_btf", 900_000)).is_err());
 
-        let models = "none \"active\":\"none\"\nfull \"active\":\"full\"\n";
-        verify("model-from-memory", "6.1", models).unwrap();
-        assert!(verify("model-from-memory", "6.1", "none \"active\":\"full\"\n").is_err());
-        assert!(verify("model-from-memory", "6.1", "").is_err());
-        let realtime = "none \"active\":\"rt\"\nfull \"active\":\"rt\"\n";
-        verify("model-from-memory", "7.3-rt", realtime).unwrap();
-        assert!(verify("model-from-memory", "7.3-rt", models).is_err());
-
         let switches = |total: u64, lost: u64| {
-            let report = serde_json::json!({
-                "switches": {"total": total, "voluntary": total - 1, "preempted": 1},
-                "loss": {"total": lost},
-            });
-            format!("{report}\n{KERNEL_SAYS}\n")
+            let mut report = valid();
+            for (name, count) in [("total", total), ("voluntary", total - 1), ("preempted", 1)] {
+                report["switches"][name] = count.into();
+            }
+            report["loss"]["total"] = lost.into();
+            report.to_string()
         };
         verify("switches", "6.1", &switches(2 * ROUND_TRIPS + 9, 0)).unwrap();
         assert!(verify("switches", "6.1", &switches(2 * ROUND_TRIPS - 9, 0)).is_err());
         assert!(verify("switches", "6.1", &switches(2 * ROUND_TRIPS + 9, 1)).is_err());
 
-        let rcu = |count: u64, traced: u64| {
-            let event = serde_json::json!({"event": "rcu_barrier", "count": count, "by": [{}]});
-            let report = serde_json::json!({"rcu": [event]});
+        assert!(verify("switches", "6.1", "{\"schema\": \"preemptprof/report/1\"}").is_err());
+
+        let barriers = |mut report: Value, count: u64, traced: u64| {
+            assert_eq!(report["rcu"][0]["event"], "rcu_barrier");
+            report["rcu"][0]["count"] = count.into();
             format!("{report}\n{KERNEL_SAYS}\n{traced}\n")
         };
+        let rcu = |count, traced| barriers(valid(), count, traced);
         verify("rcu_barrier", "6.1", &rcu(3, 3)).unwrap();
         assert!(verify("rcu_barrier", "6.1", &rcu(2, 3)).is_err());
         assert!(verify("rcu_barrier", "6.1", &rcu(0, 0)).is_err());
 
         let share = |state: &str, groups: [&str; 2]| {
-            let callers = groups.map(|group| serde_json::json!({"group": group}));
-            serde_json::json!({"options": [{
-                "name": "CONFIG_DEBUG_PREEMPT", "state": state,
-                "cpu_share": {"value": 0.05}, "callers": callers,
-            }]})
-            .to_string()
+            let mut report = valid();
+            let option = debug_preempt(&mut report);
+            option["state"] = state.into();
+            option["callers"].as_array_mut().unwrap().truncate(1);
+            let caller = option["callers"][0].clone();
+            option["callers"] = groups
+                .map(|group| {
+                    let mut caller = caller.clone();
+                    caller["group"] = group.into();
+                    caller
+                })
+                .to_vec()
+                .into();
+            report.to_string()
         };
         let both = ["locking", "slab"];
         verify("attribution", "6.1-debug-preempt", &share("y", both)).unwrap();
         assert!(verify("attribution", "6.1-debug-preempt", &share("n", both)).is_err());
         assert!(verify("attribution", "6.1-debug-preempt", &share("y", ["slab"; 2])).is_err());
         assert!(verify("attribution", "6.1-plain", &share("n", both)).is_err());
-        let off = "{\"options\": [{\"name\": \"CONFIG_DEBUG_PREEMPT\", \"state\": \"n\"}]}";
-        verify("attribution", "6.1-plain", off).unwrap();
+        let mut off = valid();
+        debug_preempt(&mut off)["state"] = "n".into();
+        debug_preempt(&mut off)
+            .as_object_mut()
+            .unwrap()
+            .remove("cpu_share");
+        verify("attribution", "6.1-plain", &off.to_string()).unwrap();
 
         verify("killed", "6.1", "survived\n").unwrap();
         assert!(verify("killed", "6.1", "").is_err());
@@ -420,13 +441,13 @@ mod tests {
             .iter()
             .map(|(wanted, leg)| serde_json::json!({"wanted": wanted, "leg": leg}))
             .collect();
-            let doctor = serde_json::json!({"probes": probes});
-            let switches = switches(2 * ROUND_TRIPS, 0);
-            format!("{doctor}\n{KERNEL_SAYS}\n{switches}\n{}", rcu(3, traced))
+            let mut report = valid();
+            report["probes"] = probes.into();
+            barriers(report, 3, traced)
         };
         verify("other-legs", "6.1", &legs("raw_tp", 3)).unwrap();
         assert!(verify("other-legs", "6.1", &legs("tp_btf", 3)).is_err());
         assert!(verify("other-legs", "6.1", &legs("raw_tp", 4)).is_err());
-        assert_eq!(PRODUCT.len(), 7, "a check without its test");
+        assert_eq!(PRODUCT.len(), 6, "a check without its test");
     }
 }

@@ -101,7 +101,7 @@ pub(super) const PRODUCT: &[Check] = &[
             succeeded(section)?;
             let (report, traced) = parts(section)?;
             valid_report(&report)?;
-            verify_other_legs(subject, &report)?;
+            verify_other_legs(subject, &report, false)?;
             if is_old(subject) {
                 // A return probe has as many instances as there are CPUs on a kernel
                 // without preemption: of calls at the same time some are missed.
@@ -211,25 +211,31 @@ fn is_old(subject: &Subject) -> bool {
     subject.release.starts_with("5.")
 }
 
-/// The legs without BTF.
-pub(super) fn verify_other_legs(subject: &Subject, document: &Value) -> Result<()> {
+/// The legs without BTF. Tasks are followed only where not all are the target.
+pub(super) fn verify_other_legs(
+    subject: &Subject,
+    report: &Value,
+    follows_tasks: bool,
+) -> Result<()> {
     let switch = if is_old(subject) {
         "tracepoint"
     } else {
         "raw_tp"
     };
-    for (wanted, leg) in [
+    let mut legs = vec![
         ("sample", "cpu-clock"),
         ("switch", switch),
-        ("fork", "tracepoint"),
-        ("free", "tracepoint"),
         ("rcu_barrier", "kprobe"),
-    ] {
-        let found = leg_of(document, wanted);
+    ];
+    if follows_tasks {
+        legs.extend([("fork", "tracepoint"), ("free", "tracepoint")]);
+    }
+    for (wanted, leg) in legs {
+        let found = leg_of(report, wanted);
         ensure!(
             found == Some(leg),
             "{wanted}: leg {found:?}, not {leg}: {}",
-            document["probes"]
+            report["probes"]
         );
     }
     Ok(())

@@ -4,8 +4,8 @@ use std::fs;
 
 use anyhow::{Context as _, Result, bail};
 
-use super::report;
 use super::score::Score;
+use super::score_report as report;
 use crate::host;
 
 /// Replaces the table of the score's pair in docs/accuracy.md, or adds one.
@@ -39,6 +39,17 @@ fn markdown(scored: &Score) -> String {
             "| {} |\n",
             report::score_cells(workload).join(" | ")
         ));
+    }
+    let rows = report::pooled_rows(scored);
+    if !rows.is_empty() {
+        text.push_str(&format!(
+            "\n| {} |\n|{}\n",
+            report::POOLED_TITLES.join(" | "),
+            " --- |".repeat(report::POOLED_TITLES.len())
+        ));
+    }
+    for row in rows {
+        text.push_str(&format!("| {} |\n", row.join(" | ")));
     }
     text
 }

@@ -8,13 +8,17 @@
 mod accuracy;
 mod bounds;
 mod build;
+mod calls;
 mod cost;
 mod guest;
 mod measure;
 mod oracle;
+mod own_cost;
+mod pooled;
 mod profile;
 mod report;
 mod score;
+mod score_report;
 mod stats;
 mod table;
 mod text;
@@ -78,7 +82,7 @@ enum Verb {
         #[command(flatten)]
         pair: PairArgs,
         #[command(flatten)]
-        plan: PlanArgs,
+        plan: ScorePlanArgs,
         #[command(flatten)]
         profiler: ProfilerArgs,
         /// Regenerate the table of this pair in docs/accuracy.md.
@@ -169,6 +173,45 @@ impl PlanArgs {
             runs: self.runs,
             boots: self.boots,
             seed: self.seed,
+        }
+    }
+}
+
+/// How often, for a score.
+#[derive(Debug, Args)]
+struct ScorePlanArgs {
+    /// Profiled runs of each workload, of one boot.
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// One more argument of `preemptprof run`; may be given several times.
+    #[arg(long = "run-arg", value_name = "ARG", allow_hyphen_values = true)]
+    run_args: Vec<String>,
+    /// Bare runs on each kernel where the truth is not known yet.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    truth_runs: u32,
+    /// Boots over which the bare runs are spread.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
+    boots: u32,
+    /// What the guests draw their random numbers from; other seeds are other
+    /// runs.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+impl ScorePlanArgs {
+    fn truth(&self) -> Plan {
+        Plan {
+            runs: self.truth_runs,
+            boots: self.boots,
+            seed: self.seed,
+        }
+    }
+
+    fn request(&self) -> score::Request {
+        score::Request {
+            runs: self.runs,
+            seed: self.seed,
+            run_args: self.run_args.clone(),
         }
     }
 }
@@ -280,8 +323,9 @@ pub fn lab(args: &LabArgs) -> Result<ExitCode> {
                 }
                 pair => pair?,
             };
-            let score = scored(&pair, &workloads, plan.plan(), &profiler.tools()?)?;
-            output.print(&score, report::score)?;
+            let tools = profiler.tools()?;
+            let score = scored(&pair, &workloads, plan.truth(), &plan.request(), &tools)?;
+            output.print(&score, score_report::score)?;
             if *write {
                 accuracy::write(&score)?;
             }
@@ -324,6 +368,7 @@ fn scored(
     pair: &PairOfKernels,
     workloads: &[Workload],
     plan: Plan,
+    request: &score::Request,
     tools: &Tools,
 ) -> Result<score::Score> {
     let mut truths = measure::kept(pair, workloads, plan.runs);
@@ -336,7 +381,7 @@ fn scored(
         let found = measure::truths(pair, tools, &missing, plan)?;
         truths.extend(missing.iter().map(|workload| workload.name).zip(found));
     }
-    score::run(pair, tools, workloads, &truths, plan.seed, |workload| {
+    score::run(pair, tools, workloads, &truths, request, |workload| {
         bounds::of(&pair.name, workload)
     })
 }
@@ -364,8 +409,13 @@ pub fn small_score() -> Result<Option<()>> {
         seed: 1,
     };
     let tools = ProfilerArgs { preemptprof: None }.tools()?;
-    let score = scored(&pair, &workloads, plan, &tools)?;
-    print!("{}", report::score(&score));
+    let request = score::Request {
+        runs: 1,
+        seed: 1,
+        run_args: Vec::new(),
+    };
+    let score = scored(&pair, &workloads, plan, &request, &tools)?;
+    print!("{}", score_report::score(&score));
     anyhow::ensure!(
         score.passed,
         "the profiler is less accurate than xtask/accuracy-bounds.toml allows"

@@ -11,6 +11,23 @@ pub(crate) struct Report {
     schema: String,
     #[serde(default)]
     options: Vec<OptionReport>,
+    /// What profiling cost, by the report.
+    #[serde(default)]
+    pub(crate) overhead: Option<OverheadReport>,
+}
+
+/// The profiler's own cost, in nanoseconds.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct OverheadReport {
+    /// In BPF programs.
+    #[serde(default)]
+    pub(crate) bpf_ns: f64,
+    /// Entering probes.
+    #[serde(default)]
+    pub(crate) probe_ns: f64,
+    /// In its own threads.
+    #[serde(default)]
+    pub(crate) user_ns: f64,
 }
 
 /// What the report says of one option.
@@ -25,6 +42,12 @@ pub(crate) struct OptionReport {
     /// Predicted fraction of time saved with the option off.
     #[serde(default)]
     pub(crate) gain_if_off: Option<Value>,
+    /// Calls into the option.
+    #[serde(default)]
+    pub(crate) calls: Option<Value>,
+    /// The price of a call, in nanoseconds.
+    #[serde(default)]
+    pub(crate) ns_per_call: Option<Value>,
     /// By function.
     #[serde(default)]
     pub(crate) functions: Vec<FunctionReport>,
@@ -43,6 +66,9 @@ pub(crate) struct Value {
     high: Option<f64>,
     #[serde(default)]
     pub(crate) evidence: String,
+    /// Of calls: the fraction that is counted.
+    #[serde(default)]
+    pub(crate) coverage: Option<f64>,
 }
 
 impl Value {
@@ -71,6 +97,9 @@ pub(crate) struct FunctionReport {
 pub(crate) struct CallerReport {
     /// The caller.
     pub(crate) symbol: String,
+    /// The call instruction, as `caller+0xoffset`.
+    #[serde(default)]
+    pub(crate) site: Option<String>,
     /// Absent when only sampled.
     #[serde(default)]
     pub(crate) calls: Option<f64>,

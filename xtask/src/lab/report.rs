@@ -1,7 +1,5 @@
-//! What `lab truth` and `lab score` print for people.
+//! What `lab truth` prints for people.
 
-use super::score::{Score, WorkloadScore};
-use super::stats::Estimate;
 use super::text::{self, count, count_interval, percent, percent_interval, seconds_interval};
 use super::truth::{FunctionDifference, Truth};
 
@@ -110,92 +108,5 @@ fn function_row(function: &FunctionDifference) -> [String; 5] {
         function
             .more_per_call
             .map_or_else(String::new, |more| format!("{more:+.2}")),
-    ]
-}
-
-/// The score as text.
-pub(crate) fn score(score: &Score) -> String {
-    let mut out = format!(
-        "{}: preemptprof on {}, truth from {}\n\n{}\n",
-        score.option,
-        score.with,
-        score.without,
-        text::lines(&score_table(score))
-    );
-    for workload in &score.workloads {
-        let lists = [("function", &workload.calls), ("caller", &workload.callers)];
-        for (title, calls) in lists {
-            if calls.is_empty() {
-                continue;
-            }
-            let mut table = text::table(&[title, "calls counted", "true", "error"], 1);
-            for calls in calls {
-                table.add_row([
-                    calls.symbol.clone(),
-                    count(calls.counted),
-                    count(calls.truth),
-                    calls.error.map_or_else(String::new, percent),
-                ]);
-            }
-            out.push_str(&format!(
-                "\n{}\n{}\n",
-                workload.workload,
-                text::lines(&table)
-            ));
-        }
-    }
-    let exceeded: Vec<String> = score
-        .workloads
-        .iter()
-        .flat_map(|w| {
-            w.exceeded
-                .iter()
-                .map(move |e| format!("{}: {e}\n", w.workload))
-        })
-        .collect();
-    if exceeded.is_empty() {
-        out.push_str("\nwithin the bounds of xtask/accuracy-bounds.toml\n");
-    } else {
-        out.push_str("\nbeyond the bounds of xtask/accuracy-bounds.toml:\n");
-        out.extend(exceeded);
-    }
-    out
-}
-
-/// One line for each workload.
-fn score_table(score: &Score) -> comfy_table::Table {
-    let mut table = text::table(&SCORE_TITLES, 1);
-    for workload in &score.workloads {
-        table.add_row(score_cells(workload));
-    }
-    table
-}
-
-/// The columns of a score.
-pub(crate) const SCORE_TITLES: [&str; 8] = [
-    "workload",
-    "predicted gain",
-    "true gain",
-    "off by",
-    "sampled share",
-    "true share",
-    "perf's share",
-    "profiler adds",
-];
-
-/// One workload in these columns.
-pub(crate) fn score_cells(score: &WorkloadScore) -> [String; 8] {
-    let or_none = |estimate: Option<Estimate>| estimate.map_or("none".to_owned(), percent_interval);
-    [
-        score.workload.clone(),
-        or_none(score.predicted_gain),
-        percent_interval(score.true_gain),
-        score
-            .gain_error
-            .map_or_else(String::new, |error| format!("{:+.2} pp", 100.0 * error)),
-        or_none(score.sampled_share),
-        percent(score.true_share),
-        percent(score.perf_share),
-        percent(score.added),
     ]
 }

@@ -7,16 +7,19 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use super::bounds::Bounds;
+use super::calls::{Calls, Counts, TrueCalls};
 use super::guest::{Done, Guest, Step};
 use super::measure::PairOfKernels;
 use super::oracle::{Tools, Window};
+use super::own_cost::OwnCost;
+use super::pooled::{self, Pooled};
 use super::profile::{self, OptionReport, Report};
 use super::stats::{self, Estimate};
 use super::truth::{self, Truth, source_name};
 use super::workloads::Workload;
 
 /// The value of [`Score::schema`].
-const SCHEMA: &str = "preemptprof/lab-score/1";
+const SCHEMA: &str = "preemptprof/lab-score/2";
 
 /// How often perf samples for the comparison: ten times what is usual, so that
 /// a second of guest time gives a share to a quarter of a percentage point.
@@ -24,6 +27,17 @@ const PERF_HZ: u32 = 10_000;
 
 /// Below so many calls a count is not judged: one stray caller would decide.
 const FEW_CALLS: f64 = 1000.0;
+
+/// What is done to score.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// Profiled runs of each workload.
+    pub(crate) runs: u32,
+    /// What the guest draws its random numbers from.
+    pub(crate) seed: u64,
+    /// More arguments of `preemptprof run`.
+    pub(crate) run_args: Vec<String>,
+}
 
 /// All scores of one pair.
 #[derive(Clone, Debug, Serialize)]
@@ -38,8 +52,12 @@ pub(crate) struct Score {
     pub(crate) with: String,
     /// The kernel without the option.
     pub(crate) without: String,
+    /// More arguments of `preemptprof run`.
+    pub(crate) run_args: Vec<String>,
     /// One for each workload.
     pub(crate) workloads: Vec<WorkloadScore>,
+    /// How often predictions hold, over all workloads.
+    pub(crate) pooled: Pooled,
     /// No bound was exceeded.
     pub(crate) passed: bool,
 }
@@ -49,13 +67,28 @@ pub(crate) struct Score {
 pub(crate) struct WorkloadScore {
     /// The workload's name.
     pub(crate) workload: String,
-    /// What the profiler predicts; absent when it does not.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) predicted_gain: Option<Estimate>,
     /// What the other kernel saves.
     pub(crate) true_gain: Estimate,
     /// The same of instructions, at equal numbers of context switches.
     pub(crate) true_gain_at_equal_switches: Estimate,
+    /// The share that `perf record -e cpu-clock` shows, in a run of its own.
+    pub(crate) perf_share: f64,
+    /// The profiled runs.
+    pub(crate) runs: Vec<RunScore>,
+    /// How often predictions hold.
+    pub(crate) pooled: Pooled,
+    /// Each bound that was exceeded, as a sentence.
+    pub(crate) exceeded: Vec<String>,
+}
+
+/// The score of one profiled run.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct RunScore {
+    /// `y`, `n`, `m` or `unknown`, in the report.
+    pub(crate) state: String,
+    /// What the profiler predicts; absent when it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) predicted_gain: Option<Estimate>,
     /// Predicted less true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gain_error: Option<f64>,
@@ -67,44 +100,54 @@ pub(crate) struct WorkloadScore {
     pub(crate) evidence: Option<String>,
     /// The share of instructions in the option's functions, in the same run.
     pub(crate) true_share: f64,
-    /// The share that `perf record -e cpu-clock` shows, in a run of its own.
-    pub(crate) perf_share: f64,
-    /// Calls that the profiler counted.
-    pub(crate) calls: Vec<Calls>,
-    /// Calls by caller that the profiler counted.
-    pub(crate) callers: Vec<Calls>,
-    /// Instructions of the profiled run.
-    pub(crate) instructions: u64,
-    /// That less the mean of bare runs at as many context switches, as a fraction
-    /// of it.
-    pub(crate) added: f64,
-    /// Each bound that was exceeded, as a sentence.
-    pub(crate) exceeded: Vec<String>,
-}
-
-/// A count of the profiler beside the true one.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Calls {
-    /// The function called, or the caller.
-    pub(crate) symbol: String,
-    /// What the profiler counted.
-    pub(crate) counted: f64,
-    /// What the oracle counted, without calls from the code that profiles.
-    #[serde(rename = "true")]
-    pub(crate) truth: f64,
-    /// The difference, of the true count; absent when that is zero.
+    /// What the report has as the number of calls into the option.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) error: Option<f64>,
+    pub(crate) calls: Option<Estimate>,
+    /// What the report has as the price of a call, in nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ns_per_call: Option<Estimate>,
+    /// Instructions in the option's functions for each call into it; what the caller
+    /// executes for a call is not in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) true_instructions_per_call: Option<f64>,
+    /// Counts beside true counts.
+    pub(crate) counts: Counts,
+    /// Instructions of the run.
+    pub(crate) instructions: u64,
+    /// What profiling cost.
+    pub(crate) own_cost: OwnCost,
 }
 
-impl Calls {
-    fn new(symbol: &str, counted: f64, truth: f64) -> Self {
-        Self {
-            symbol: symbol.to_owned(),
-            counted,
-            truth,
-            error: (truth > 0.0).then(|| counted / truth - 1.0),
+impl WorkloadScore {
+    /// The mean over the runs of a value that they all have.
+    pub(crate) fn mean(&self, value: impl Fn(&RunScore) -> Option<f64>) -> Option<f64> {
+        let values: Option<Vec<f64>> = self.runs.iter().map(value).collect();
+        stats::mean(&values?)
+    }
+
+    /// The mean over the runs of an estimate and of the ends of its interval.
+    pub(crate) fn mean_estimate(
+        &self,
+        estimate: impl Fn(&RunScore) -> Option<Estimate>,
+    ) -> Option<Estimate> {
+        Some(Estimate {
+            value: self.mean(|run| Some(estimate(run)?.value))?,
+            low: self.mean(|run| estimate(run)?.low),
+            high: self.mean(|run| estimate(run)?.high),
+        })
+    }
+
+    /// What was counted in all runs together, by target.
+    pub(crate) fn targets(&self) -> Vec<Calls> {
+        let mut sums: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+        for calls in self.runs.iter().flat_map(|run| &run.counts.targets) {
+            let sum = sums.entry(&calls.symbol).or_default();
+            sum.0 += calls.counted;
+            sum.1 += calls.truth;
         }
+        sums.iter()
+            .map(|(symbol, (counted, truth))| Calls::new(symbol, *counted, *truth))
+            .collect()
     }
 }
 
@@ -119,24 +162,28 @@ pub(crate) fn run(
     tools: &Tools,
     workloads: &[Workload],
     truths: &BTreeMap<&'static str, Truth>,
-    seed: u64,
+    request: &Request,
     bounds: impl Fn(&str) -> Result<Bounds>,
 ) -> Result<Score> {
     let guest = Guest {
         kernel: &pair.with,
         tools,
         perf: true,
-        seed,
+        seed: request.seed,
     };
-    let steps: Vec<Step> = workloads.iter().flat_map(|w| steps(*w)).collect();
+    let steps: Vec<Step> = workloads.iter().flat_map(|w| steps(*w, request)).collect();
     eprintln!(
-        "{}: profiling {} workloads",
+        "{}: profiling {} workloads, {} runs each",
         pair.with.name,
-        workloads.len()
+        workloads.len(),
+        request.runs
     );
     let done = guest.run(&steps)?;
     let mut scores = Vec::new();
-    for (workload, done) in workloads.iter().zip(done.chunks(STEPS)) {
+    for (workload, done) in workloads
+        .iter()
+        .zip(done.chunks(steps.len() / workloads.len().max(1)))
+    {
         let truth = truths
             .get(workload.name)
             .with_context(|| format!("{}: no truth to score against", workload.name))?;
@@ -148,235 +195,155 @@ pub(crate) fn run(
         option: pair.option.clone(),
         with: pair.with.name.clone(),
         without: pair.without.name.clone(),
+        run_args: request.run_args.clone(),
         passed: scores.iter().all(|score| score.exceeded.is_empty()),
+        pooled: pooled::all(scores.iter()),
         workloads: scores,
     })
 }
 
-/// How many steps each workload takes.
-const STEPS: usize = 3;
-
-fn steps(workload: Workload) -> [Step; STEPS] {
+/// The profiled runs of a workload, one under perf, and perf's report.
+fn steps(workload: Workload, request: &Request) -> Vec<Step> {
     let name = workload.name;
     let data = format!("/tmp/{name}.perf");
-    [
-        Step {
-            name: format!("{name}-preemptprof"),
+    let more: String = request
+        .run_args
+        .iter()
+        .map(|argument| format!(" '{}'", argument.replace('\'', "'\\''")))
+        .collect();
+    let mut steps: Vec<Step> = (0..request.runs)
+        .map(|run| Step {
+            name: format!("{name}-preemptprof-{run}"),
+            // All call sites, so that each can be compared.
             command: format!(
-                "preemptprof run --format json --report {name}.json -- mark {}",
+                "preemptprof run --format json --callers 100000 --report {name}-{run}.json{more} \
+                 -- mark {}",
                 workload.command
             ),
             marked: true,
-            file: Some(format!("{name}.json")),
-        },
-        Step {
-            name: format!("{name}-perf"),
-            command: format!(
-                "perf record -q -e cpu-clock -F {PERF_HZ} -a -o {data} -- mark {}",
-                workload.command
-            ),
-            marked: true,
-            file: None,
-        },
-        Step {
-            name: format!("{name}-perf-report"),
-            command: format!("perf report -i {data} --stdio --no-children --sort symbol"),
-            marked: false,
-            file: None,
-        },
-    ]
+            file: Some(format!("{name}-{run}.json")),
+        })
+        .collect();
+    steps.push(Step {
+        name: format!("{name}-perf"),
+        command: format!(
+            "perf record -q -e cpu-clock -F {PERF_HZ} -a -o {data} -- mark {}",
+            workload.command
+        ),
+        marked: true,
+        file: None,
+    });
+    steps.push(Step {
+        name: format!("{name}-perf-report"),
+        command: format!("perf report -i {data} --stdio --no-children --sort symbol"),
+        marked: false,
+        file: None,
+    });
+    steps
 }
 
 fn one(option: &str, truth: &Truth, done: &[Done], bounds: Bounds) -> Result<WorkloadScore> {
-    let [profiled, _, perf] = done else {
-        anyhow::bail!("{} steps instead of {STEPS}", done.len());
+    let [profiled @ .., _, perf] = done else {
+        anyhow::bail!("{}: {} steps only", truth.workload, done.len());
     };
-    let text = profiled
-        .file
-        .as_deref()
-        .context("the profiler wrote no report")?;
-    let report = Report::parse(text)?;
-    let window = profiled
-        .window
-        .as_ref()
-        .context("the profiled run has no window")?;
-    let owns: Vec<&str> = truth
-        .own_functions
+    let runs: Vec<RunScore> = profiled
         .iter()
-        .map(|f| f.symbol.as_str())
-        .collect();
-    let perf_share =
-        profile::perf_share(&perf.stdout, |symbol| owns.contains(&source_name(symbol)))?;
-    Ok(judge(
-        truth,
-        report.option(option)?,
-        window,
-        perf_share,
-        bounds,
-    ))
+        .map(|done| {
+            let text = done
+                .file
+                .as_deref()
+                .context("the profiler wrote no report")?;
+            let report = Report::parse(text)?;
+            let window = done
+                .window
+                .as_ref()
+                .context("the profiled run has no window")?;
+            Ok(compare(truth, &report, report.option(option)?, window))
+        })
+        .collect::<Result<_>>()?;
+    let owns = |symbol: &str| truth.own_functions.iter().any(|f| f.symbol == symbol);
+    let perf_share = profile::perf_share(&perf.stdout, |symbol| owns(source_name(symbol)))?;
+    Ok(judge(truth, runs, perf_share, bounds))
 }
 
-/// Puts everything side by side and applies the bounds.
-fn judge(
-    truth: &Truth,
-    option: &OptionReport,
-    window: &Window,
-    perf_share: f64,
-    bounds: Bounds,
-) -> WorkloadScore {
+/// Puts what the report says of one run beside what the oracle saw of it.
+fn compare(truth: &Truth, report: &Report, option: &OptionReport, window: &Window) -> RunScore {
     let owns = |symbol: &str| truth.own_functions.iter().any(|f| f.symbol == symbol);
     let seen = TrueCalls::new(truth, window);
     let predicted_gain = option.gain_if_off.as_ref().map(|v| v.estimate());
-    let mut score = WorkloadScore {
-        workload: truth.workload.clone(),
+    let true_share = truth::share(window, owns);
+    let entries = seen.total();
+    RunScore {
+        state: option.state.clone(),
         predicted_gain,
-        true_gain: truth.gain,
-        true_gain_at_equal_switches: truth.gain_at_equal_switches,
         gain_error: predicted_gain.map(|gain| gain.value - truth.gain.value),
         sampled_share: option.cpu_share.as_ref().map(|v| v.estimate()),
         evidence: option.cpu_share.as_ref().map(|v| v.evidence.clone()),
-        true_share: truth::share(window, owns),
-        perf_share,
-        calls: option
-            .functions
-            .iter()
-            .filter_map(|f| Some(Calls::new(&f.symbol, f.calls?, seen.of_target(&f.symbol))))
-            .collect(),
-        callers: option
-            .callers
-            .iter()
-            .filter_map(|c| Some(Calls::new(&c.symbol, c.calls?, seen.of_caller(&c.symbol))))
-            .collect(),
+        true_share,
+        calls: option.calls.as_ref().map(|v| v.estimate()),
+        ns_per_call: option.ns_per_call.as_ref().map(|v| v.estimate()),
+        true_instructions_per_call: (entries > 0.0)
+            .then(|| true_share * window.instructions.total as f64 / entries),
+        counts: Counts::new(option, &seen),
         instructions: window.instructions.total,
-        added: added(truth, window),
+        own_cost: OwnCost::new(truth, window, report),
+    }
+}
+
+/// Applies the bounds to the means of the runs.
+fn judge(truth: &Truth, runs: Vec<RunScore>, perf_share: f64, bounds: Bounds) -> WorkloadScore {
+    let mut score = WorkloadScore {
+        workload: truth.workload.clone(),
+        true_gain: truth.gain,
+        true_gain_at_equal_switches: truth.gain_at_equal_switches,
+        perf_share,
+        pooled: Pooled::default(),
+        runs,
         exceeded: Vec::new(),
     };
-    if option.state != "y" {
-        score.exceeded.push(format!(
+    score.pooled = pooled::all([&score]);
+    let mut exceeded = Vec::new();
+    if let Some(run) = score.runs.iter().find(|run| run.state != "y") {
+        exceeded.push(format!(
             "the report has the option as {}, and this kernel has it",
-            option.state
+            run.state
         ));
     }
     let mut check = |what: &str, error: Option<f64>, bound: Option<f64>| {
         if let (Some(error), Some(bound)) = (error, bound)
             && error.abs() > bound
         {
-            score.exceeded.push(format!(
+            exceeded.push(format!(
                 "{what} is off by {:+.2} points, and the bound is {:.2}",
                 100.0 * error,
                 100.0 * bound
             ));
         }
     };
-    check("the predicted gain", score.gain_error, bounds.gain);
+    check(
+        "the predicted gain",
+        score.mean(|run| run.gain_error),
+        bounds.gain,
+    );
     check(
         "the sampled share",
-        score
-            .sampled_share
-            .map(|share| share.value - score.true_share),
+        score.mean(|run| Some(run.sampled_share?.value - run.true_share)),
         bounds.share,
     );
-    check("the profiled run", Some(score.added), bounds.added);
-    for calls in score.calls.iter().filter(|c| c.truth >= FEW_CALLS) {
+    check(
+        "the profiled run",
+        score.mean(|run| Some(run.own_cost.added)),
+        bounds.added,
+    );
+    for calls in score.targets().iter().filter(|c| c.truth >= FEW_CALLS) {
         check(
             &format!("the count of {}", calls.symbol),
             calls.error,
             bounds.calls,
         );
     }
+    score.exceeded = exceeded;
     score
-}
-
-/// What a run has more than bare ones with as many context switches would have,
-/// as a fraction.
-fn added(truth: &Truth, window: &Window) -> f64 {
-    let (x, y) = (
-        truth::switches(window) as f64,
-        window.instructions.total as f64,
-    );
-    let bare = stats::adjusted(&[truth.with.switches_and_instructions()], x);
-    // A truth has at least one run.
-    y / stats::mean(&bare[0]).unwrap_or(y) - 1.0
-}
-
-/// The calls of the option's functions in one run, without those made by the
-/// code that profiles.
-struct TrueCalls {
-    targets: BTreeMap<String, f64>,
-    callers: BTreeMap<String, f64>,
-}
-
-impl TrueCalls {
-    fn new(truth: &Truth, window: &Window) -> Self {
-        // A probe replaces a call by an `int3`; bare runs of the same kernel
-        // know what was there.
-        let probed: BTreeMap<u64, &str> = truth
-            .sites
-            .iter()
-            .map(|site| (site.address, site.target.as_str()))
-            .collect();
-        let mut calls = Self {
-            targets: BTreeMap::new(),
-            callers: BTreeMap::new(),
-        };
-        for site in &window.sites {
-            let target = match &site.target {
-                Some(target) => source_name(target),
-                None => match probed.get(&site.address) {
-                    Some(target) => target,
-                    None => continue,
-                },
-            };
-            let caller = source_name(&site.caller);
-            let own = |symbol: &str| truth.own_functions.iter().any(|f| f.symbol == symbol);
-            if !own(target) || profiles(caller) {
-                continue;
-            }
-            *calls.targets.entry(target.to_owned()).or_default() += site.calls as f64;
-            // A tail call inside the option is not a caller of it.
-            if !own(caller) {
-                *calls.callers.entry(caller.to_owned()).or_default() += site.calls as f64;
-            }
-        }
-        calls
-    }
-
-    fn of_target(&self, symbol: &str) -> f64 {
-        self.targets.get(symbol).copied().unwrap_or(0.0)
-    }
-
-    fn of_caller(&self, symbol: &str) -> f64 {
-        self.callers.get(symbol).copied().unwrap_or(0.0)
-    }
-}
-
-/// Whether a function belongs to the kernel's probes, perf, ftrace or BPF, by
-/// its name.
-fn profiles(symbol: &str) -> bool {
-    const WITHIN: [&str; 2] = ["kprobe", "ftrace"];
-    const BEGINNINGS: [&str; 10] = [
-        "perf_",
-        "bpf_",
-        "trace_event",
-        "tracing_",
-        "ring_buffer_",
-        "rb_",
-        "hw_breakpoint",
-        "htab_",
-        "array_map_",
-        "irq_work_",
-    ];
-    const NAMES: [&str; 5] = [
-        "exc_int3",
-        "do_int3",
-        "optimized_callback",
-        "cpu_clock_event_read",
-        "get_perf_callchain",
-    ];
-    let plain = symbol.trim_start_matches('_');
-    NAMES.contains(&symbol)
-        || WITHIN.iter().any(|part| symbol.contains(part))
-        || BEGINNINGS.iter().any(|part| plain.starts_with(part))
 }
 
 #[cfg(test)]
@@ -447,7 +414,9 @@ mod tests {
     fn judged(report: &Report, window: &Window) -> WorkloadScore {
         let bounds = super::super::bounds::of("debug-preempt", "messaging").unwrap();
         let option = report.option("CONFIG_X").unwrap();
-        judge(&the_truth(), option, window, 0.05, bounds)
+        let truth = the_truth();
+        let run = compare(&truth, report, option, window);
+        judge(&truth, vec![run], 0.05, bounds)
     }
 
     #[test]
@@ -455,10 +424,10 @@ mod tests {
         let window = window(1_010_000, vec![site(0x10, "caller", Some("check"), 5000)]);
         let score = judged(&report(0.105, 4950.0), &window);
         assert_eq!(score.exceeded, [""; 0]);
-        assert!((score.gain_error.unwrap() + 0.005).abs() < 1e-9);
-        assert!((score.calls[0].error.unwrap() + 0.01).abs() < 1e-9);
-        assert!((score.added - 0.01).abs() < 1e-9);
-        assert!((score.true_share - 0.1).abs() < 1e-9);
+        assert!((score.runs[0].gain_error.unwrap() + 0.005).abs() < 1e-9);
+        assert!((score.targets()[0].error.unwrap() + 0.01).abs() < 1e-9);
+        assert!((score.runs[0].own_cost.added - 0.01).abs() < 1e-9);
+        assert!((score.runs[0].true_share - 0.1).abs() < 1e-9);
     }
 
     #[test]
@@ -496,41 +465,38 @@ mod tests {
     }
 
     #[test]
-    fn probed_sites_count_and_the_probes_own_calls_do_not() {
-        let window = window(
-            1_000_000,
-            vec![
-                site(0x10, "caller", Some("check"), 2000),
-                site(0x10, "caller", None, 3000),
-                site(0x20, "kprobe_int3_handler", Some("check"), 700),
-                site(0x30, "somewhere", None, 9),
-            ],
-        );
-        let calls = TrueCalls::new(&the_truth(), &window);
-        assert!((calls.of_target("check") - 5000.0).abs() < 1e-9);
-        assert!((calls.of_caller("caller") - 5000.0).abs() < 1e-9);
-        assert!(calls.of_caller("kprobe_int3_handler").abs() < 1e-9);
+    fn runs_are_judged_together() {
+        let window = window(1_000_000, vec![site(0x10, "caller", Some("check"), 5000)]);
+        let truth = the_truth();
+        let runs = [0.09, 0.13].map(|gain| {
+            let report = report(gain, 5000.0);
+            compare(&truth, &report, report.option("CONFIG_X").unwrap(), &window)
+        });
+        let bounds = Bounds {
+            gain: Some(0.01),
+            ..Bounds::default()
+        };
+        let score = judge(&truth, runs.to_vec(), 0.05, bounds);
+        assert_eq!(score.exceeded, [""; 0]);
+        assert!(score.mean(|run| run.gain_error).unwrap().abs() < 1e-9);
+        let score = judge(&truth, runs[1..].to_vec(), 0.05, bounds);
+        assert_eq!(score.exceeded.len(), 1);
     }
 
     #[test]
-    fn names_of_the_code_that_profiles() {
-        for symbol in [
-            "__perf_event_overflow",
-            "bpf_prog_run",
-            "kprobe_int3_handler",
-            "exc_int3",
-            "trace_event_buffer_commit",
-            "__htab_map_lookup_elem",
-        ] {
-            assert!(profiles(symbol), "{symbol}");
-        }
-        for symbol in [
-            "try_to_wake_up",
-            "_raw_spin_lock",
-            "unix_stream_read_generic",
-            "orb_x",
-        ] {
-            assert!(!profiles(symbol), "{symbol}");
-        }
+    fn more_arguments_reach_the_profiler_as_they_are() {
+        let request = Request {
+            runs: 2,
+            seed: 1,
+            run_args: vec!["--max-overhead=5".to_owned(), "it's".to_owned()],
+        };
+        let steps = steps(workloads::ALL[0], &request);
+        assert_eq!(steps.len(), 4);
+        let command = &steps[1].command;
+        assert!(
+            command.contains(r"'--max-overhead=5' 'it'\''s' -- mark"),
+            "{command}"
+        );
+        assert!(command.contains("--report messaging-1.json"), "{command}");
     }
 }

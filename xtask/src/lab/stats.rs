@@ -43,6 +43,11 @@ impl Estimate {
         }
     }
 
+    /// Whether `truth` lies in the interval; `None` without one.
+    pub(crate) fn holds(self, truth: f64) -> Option<bool> {
+        Some((self.low?..=self.high?).contains(&truth))
+    }
+
     /// Half the width of the interval.
     pub(crate) fn margin(self) -> Option<f64> {
         Some((self.high? - self.low?) / 2.0)

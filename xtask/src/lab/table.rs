@@ -244,17 +244,49 @@ pub(crate) fn find(table: &Table, name: &str, folders: &[PathBuf]) -> Result<Ker
     Err(hinted(format!("lab kernel {name} is not built"), hints))
 }
 
-/// The symbols of a kernel.
+/// The symbol at which the oracle looks for marks.
+const MARK: &str = "__x64_sys_sethostname";
+
+/// The symbols of a kernel, for the oracle.
 ///
 /// # Errors
 ///
-/// When they are not known.
+/// When there is no file, or it is not the list of a kernel's symbols.
 pub(crate) fn system_map(kernel: &Kernel) -> Result<&Path> {
-    kernel.system_map.as_deref().ok_or_else(|| {
+    let path = kernel.system_map.as_deref().ok_or_else(|| {
         hinted(
             format!("no System.map of {}", kernel.name),
             ["the oracle needs the symbols: X.System.map beside X.bzImage"],
         )
+    })?;
+    let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    check_symbols(&String::from_utf8_lossy(&text)).map_err(|what| {
+        hinted(
+            format!("{}: {what}", path.display()),
+            ["it must be the System.map that the build of the kernel wrote"],
+        )
+    })?;
+    Ok(path)
+}
+
+/// Says what is missing in a `System.map`.
+fn check_symbols(text: &str) -> Result<(), String> {
+    let mut functions = text.lines().filter_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let (_, kind, name) = (words.next()?, words.next()?, words.next()?);
+        ["t", "T"].contains(&kind).then_some(name)
+    });
+    let mut any = false;
+    if functions.any(|name| {
+        any = true;
+        name == MARK
+    }) {
+        return Ok(());
+    }
+    Err(if any {
+        format!("no function {MARK} in it, which marks what is counted")
+    } else {
+        "no kernel function in it".to_owned()
     })
 }
 
@@ -273,6 +305,30 @@ mod tests {
     use super::*;
     use crate::error::hints;
     use proptest::prelude::*;
+
+    #[test]
+    fn maps_that_are_none() {
+        let good = "ffffffff81000000 T _text\nffffffff81000010 T __x64_sys_sethostname\n";
+        assert_eq!(check_symbols(good), Ok(()));
+        for (text, word) in [
+            ("", "no kernel function"),
+            (
+                "ffffffff81000010 D __x64_sys_sethostname\n",
+                "no kernel function",
+            ),
+            ("\u{0}\u{1}garbage T", "no kernel function"),
+            ("ffffffff81000000 T _text\n", MARK),
+        ] {
+            let error = check_symbols(text).unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
+        let mut kernel = Kernel::from_image("k", "/k.bzImage");
+        kernel.system_map = None;
+        let error = system_map(&kernel).unwrap_err();
+        assert!(hints(&error)[0].contains("System.map"), "{error}");
+        kernel.system_map = Some("/nonexistent/System.map".into());
+        assert!(system_map(&kernel).is_err());
+    }
 
     #[test]
     fn the_table_is_sound() {

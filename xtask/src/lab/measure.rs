@@ -68,7 +68,7 @@ pub(crate) fn bare(
         let guest = Guest {
             kernel,
             tools,
-            perf: false,
+            perf: workloads.iter().any(Workload::needs_perf),
             seed: plan.seed + boot as u64,
         };
         let steps: Vec<Step> = (0..count)

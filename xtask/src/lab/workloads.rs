@@ -49,19 +49,57 @@ pub(crate) const ALL: [Workload; 8] = [
     },
 ];
 
+/// Those that `all` leaves out: what perf itself runs, to compare with figures of
+/// others. They are short.
+const OF_PERF: [Workload; 2] = [
+    Workload {
+        name: "perf-messaging",
+        command: "perf bench sched messaging -g 2 -l 100",
+    },
+    Workload {
+        name: "perf-pipe",
+        command: "perf bench sched pipe -l 3000",
+    },
+];
+
+impl Workload {
+    /// Whether the guest must have perf.
+    pub(crate) fn needs_perf(&self) -> bool {
+        self.command.starts_with("perf ")
+    }
+}
+
 /// The workload of that name.
 ///
 /// # Errors
 ///
 /// When there is none.
 pub(crate) fn named(name: &str) -> Result<Workload> {
-    ALL.into_iter()
+    let known = || ALL.into_iter().chain(OF_PERF);
+    known()
         .find(|workload| workload.name == name)
         .ok_or_else(|| {
-            let names: Vec<&str> = ALL.iter().map(|workload| workload.name).collect();
+            let names: Vec<&str> = known().map(|workload| workload.name).collect();
             hinted(
                 format!("no workload `{name}`"),
                 [format!("there are {}", names.join(", "))],
             )
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::hints;
+
+    #[test]
+    fn names_are_known_or_listed() {
+        assert!(!named("pipe").unwrap().needs_perf());
+        assert!(named("perf-pipe").unwrap().needs_perf());
+        let hints = hints(&named("nosuch").unwrap_err());
+        assert!(
+            hints[0].contains("threads-4") && hints[0].contains("perf-pipe"),
+            "{hints:?}"
+        );
+    }
 }

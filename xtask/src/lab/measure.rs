@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use sha2::{Digest as _, Sha256};
@@ -100,7 +100,8 @@ pub(crate) fn bare(
     Ok(runs)
 }
 
-/// Finds out the truth about `workloads` on a pair of kernels, and keeps it.
+/// Finds out the truth about `workloads` on a pair of kernels, and keeps it unless
+/// one of more runs is kept.
 ///
 /// # Errors
 ///
@@ -120,16 +121,23 @@ pub(crate) fn truths(
         .map(|(workload, (a, b))| {
             let truth = truth::compare(*workload, &pair.owns, (&with.name, a), (&without.name, b))
                 .with_context(|| format!("{}: no runs to compare", workload.name))?;
-            let path = path(pair, *workload)?;
-            if let Some(folder) = path.parent() {
-                fs::create_dir_all(folder)
-                    .with_context(|| format!("cannot create {}", folder.display()))?;
+            // One of more runs is the better one to score against.
+            if kept(pair, &[*workload], plan.runs + 1).is_empty() {
+                keep(&truth, &path(pair, *workload)?)?;
             }
-            fs::write(&path, serde_json::to_vec(&truth)?)
-                .with_context(|| format!("cannot write {}", path.display()))?;
             Ok(truth)
         })
         .collect()
+}
+
+/// Writes a truth where it is looked for.
+fn keep(truth: &Truth, path: &Path) -> Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
+    }
+    fs::write(path, serde_json::to_vec(truth)?)
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The truths that earlier calls found out about these very kernels, by the

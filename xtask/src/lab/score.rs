@@ -106,8 +106,8 @@ pub(crate) struct RunScore {
     /// What the report has as the price of a call, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ns_per_call: Option<Estimate>,
-    /// Instructions in the option's functions for each call into it; what the caller
-    /// executes for a call is not in it.
+    /// Instructions in the option's functions for each call that is counted; what the
+    /// caller executes for a call is not in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) true_instructions_per_call: Option<f64>,
     /// Counts beside true counts.
@@ -272,7 +272,7 @@ fn compare(truth: &Truth, report: &Report, option: &OptionReport, window: &Windo
     let seen = TrueCalls::new(truth, window);
     let predicted_gain = option.gain_if_off.as_ref().map(|v| v.estimate());
     let true_share = truth::share(window, owns);
-    let entries = seen.total();
+    let entries = seen.total(option);
     RunScore {
         state: option.state.clone(),
         predicted_gain,

@@ -3,7 +3,7 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
@@ -232,16 +232,36 @@ impl Drop for AtomicFile {
 /// # Errors
 /// As for [`AtomicFile::create`] and [`AtomicFile::commit`].
 pub fn write_file(target: &Path, force: bool, contents: &[u8]) -> Result<()> {
+    write_with(target, force, |out| Ok(out.write_all(contents)?))
+}
+
+/// Writes to `target` through an [`AtomicFile`] what `contents` writes to its
+/// argument, a buffered one.
+///
+/// # Errors
+/// As for [`AtomicFile::create`] and [`AtomicFile::commit`], and whatever
+/// `contents` fails with.
+pub fn write_with(
+    target: &Path,
+    force: bool,
+    contents: impl FnOnce(&mut dyn Write) -> Result<()>,
+) -> Result<()> {
+    let cannot_write = |error: anyhow::Error| match error.is::<io::Error>() {
+        true => error.context(format!("cannot write {}", target.display())),
+        false => error,
+    };
     if is_device(target) {
-        return OpenOptions::new()
-            .append(true)
-            .open(target)
-            .and_then(|mut device| device.write_all(contents))
-            .with_context(|| format!("cannot write {}", target.display()));
+        let device = OpenOptions::new().append(true).open(target);
+        let mut device = BufWriter::new(device.map_err(|error| cannot_write(error.into()))?);
+        return contents(&mut device)
+            .and_then(|()| Ok(device.flush()?))
+            .map_err(cannot_write);
     }
-    let mut file = AtomicFile::create(target, force)?;
-    file.write_all(contents)
-        .with_context(|| format!("cannot write {}", target.display()))?;
+    let mut file = BufWriter::with_capacity(1 << 18, AtomicFile::create(target, force)?);
+    contents(&mut file).map_err(cannot_write)?;
+    let file = file
+        .into_inner()
+        .map_err(|error| cannot_write(error.into_error().into()))?;
     file.commit()
 }
 

@@ -28,6 +28,16 @@ impl State {
     pub fn is_on(self) -> bool {
         matches!(self, Self::Y | Self::M)
     }
+
+    /// The name used in reports.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Y => "y",
+            Self::N => "n",
+            Self::M => "m",
+            Self::Unknown => "unknown",
+        }
+    }
 }
 
 impl From<bool> for State {

@@ -9,15 +9,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
 use super::By;
-use crate::model::{Attribution, comm, frame_name, frames, is_workload};
-use crate::recording::{Recording, SampleFlags, StackId};
+use super::group::{Key, NO_STACK, USER, groups};
+use crate::model::{Attribution, comm, frame_name, frames};
+use crate::recording::Recording;
 use crate::report::{needs_escape, push_escaped};
-
-/// Stands for the frames of a sample that interrupted user mode when no user
-/// stack was taken.
-const USER: &str = "[user]";
-/// Stands for the frames of a kernel-mode sample that came without a stack.
-const NO_STACK: &str = "[no stack]";
 
 /// Writes the workload's folded stacks, sorted. The weights add up to the
 /// workload's samples, or to the nanoseconds it was blocked.
@@ -37,15 +32,6 @@ pub fn write(
     Ok(())
 }
 
-/// What makes two samples fall into one line, before names are looked at.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
-    comm: u32,
-    user_stack: StackId,
-    kernel_stack: StackId,
-    user_mode: bool,
-}
-
 /// The folded stacks with their weights. Each frame that an option owns gets
 /// `mark(option)` appended to its name.
 pub(super) fn fold(
@@ -59,46 +45,12 @@ pub(super) fn fold(
         escaped: HashMap::new(),
     };
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
-    for (key, weight) in keys(recording, by) {
+    for (key, weight) in groups(recording, by) {
         let line = names.line(key, attribution, by, mark);
         let sum = lines.entry(line).or_default();
         *sum = sum.saturating_add(weight);
     }
     lines
-}
-
-fn keys(recording: &Recording, by: By) -> HashMap<Key, u64> {
-    let mut keys: HashMap<Key, u64> = HashMap::new();
-    match by {
-        By::Time => {
-            for sample in recording
-                .samples
-                .iter()
-                .filter(|sample| is_workload(sample))
-            {
-                let key = Key {
-                    comm: sample.comm,
-                    user_stack: sample.user_stack,
-                    kernel_stack: sample.kernel_stack,
-                    user_mode: sample.flags & SampleFlags::USER_MODE != 0,
-                };
-                *keys.entry(key).or_default() += 1;
-            }
-        }
-        By::Rcu => {
-            for event in recording.rcu.iter().filter(|event| event.target) {
-                let key = Key {
-                    comm: event.comm,
-                    user_stack: 0,
-                    kernel_stack: event.kernel_stack,
-                    user_mode: false,
-                };
-                let sum = keys.entry(key).or_default();
-                *sum = sum.saturating_add(event.duration_ns);
-            }
-        }
-    }
-    keys
 }
 
 /// Names, escaped once each.

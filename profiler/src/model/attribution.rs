@@ -98,6 +98,11 @@ impl Attribution {
         owned.iter().map(|&frame| frame_name(recording, frame))
     }
 
+    /// The names of all options, with `CONFIG_`, in the catalogue's order.
+    pub fn options(&self) -> impl Iterator<Item = &str> {
+        self.options.iter().map(String::as_str)
+    }
+
     /// The name of an option, with `CONFIG_`.
     pub fn option(&self, option: usize) -> &str {
         self.options.get(option).map_or(UNKNOWN, String::as_str)

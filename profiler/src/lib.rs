@@ -17,6 +17,7 @@ pub mod error;
 pub mod export;
 mod fast_map;
 pub mod host;
+pub mod import;
 pub mod kernel;
 pub mod metric;
 pub mod model;

@@ -46,6 +46,7 @@ fn header() -> impl Strategy<Value = Header> {
                 epoch_ns,
                 started_unix_ns: unix,
                 started_mono_ns: mono,
+                imported: None,
                 ..Header::default()
             };
             header

@@ -498,6 +498,7 @@ fn header(args: &MeasureArgs, subject: &Subject, place: &Place, session: &Sessio
             .duration_since(UNIX_EPOCH)
             .map_or(0, |time| time.as_nanos() as u64),
         started_mono_ns: 0,
+        imported: None,
     }
 }
 

@@ -94,6 +94,7 @@ pub fn analyse_with(
             profiler_effect: profiler_effect(&measured),
             runs: trailer.runs.clone(),
             complete: recording.complete,
+            imported: header.imported.clone(),
         },
         sampling: SamplingReport {
             event: header.sampling.event.clone(),
@@ -123,7 +124,8 @@ pub fn analyse_with(
             gaps: trailer.gaps.clone(),
         },
         loss: loss(recording, salvaged),
-        overhead: (!salvaged).then(|| OverheadReport {
+        // What another tool cost is not known.
+        overhead: (!salvaged && header.imported.is_none()).then(|| OverheadReport {
             bpf_ns: trailer.overhead.bpf_ns,
             probe_ns: trailer.overhead.probe_ns,
             user_ns: trailer.overhead.user_ns,

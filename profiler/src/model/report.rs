@@ -120,6 +120,10 @@ pub struct Run {
     pub runs: Vec<RunRecord>,
     /// Whether the recording was finished and not cut short.
     pub complete: bool,
+    /// Where the samples come from when another tool took them; absent when
+    /// preemptprof did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported: Option<String>,
 }
 
 /// How samples were taken and how many there are.

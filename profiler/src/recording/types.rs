@@ -55,6 +55,10 @@ pub struct Header {
     pub started_unix_ns: u64,
     /// CLOCK_MONOTONIC at the start of the run, the origin of every `time_ns`.
     pub started_mono_ns: u64,
+    /// Where the samples come from when another tool took them; absent when
+    /// preemptprof did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported: Option<String>,
 }
 
 /// Whose numbers a recording holds.

@@ -58,12 +58,12 @@ pub(super) fn short(name: &str) -> String {
     escape(name.strip_prefix("CONFIG_").unwrap_or(name)).into_owned()
 }
 
-fn is_blind(report: &Report) -> bool {
+pub(super) fn is_blind(report: &Report) -> bool {
     report.sampling.evidence == Evidence::SampledTimer
 }
 
 /// Options with samples, most costly first.
-fn costly(report: &Report) -> impl Iterator<Item = (&OptionReport, Estimate)> {
+pub(super) fn costly(report: &Report) -> impl Iterator<Item = (&OptionReport, Estimate)> {
     report
         .options
         .iter()
@@ -102,7 +102,7 @@ fn headline(page: &mut Page, report: &Report) {
     }
 }
 
-fn first_result(report: &Report) -> String {
+pub(super) fn first_result(report: &Report) -> String {
     if report.sampling.samples == 0 {
         return "No share can be given: no sample hit the workload.".to_owned();
     }
@@ -144,7 +144,7 @@ fn first_result(report: &Report) -> String {
 }
 
 /// The bounds, in per cent: `5.2-6.3`.
-fn interval(share: &Estimate) -> String {
+pub(super) fn interval(share: &Estimate) -> String {
     format!("{}-{}", percent(share.low), percent(share.high))
 }
 
@@ -165,7 +165,7 @@ pub(super) fn kernel_line(kernel: &crate::model::report::Kernel) -> String {
     line
 }
 
-fn workload_line(report: &Report) -> String {
+pub(super) fn workload_line(report: &Report) -> String {
     let run = &report.run;
     let mut line = match &run.target {
         Target::Machine => "the whole machine".to_owned(),
@@ -186,6 +186,9 @@ fn workload_line(report: &Report) -> String {
     }
     if line.is_empty() {
         line.push_str("not known");
+    }
+    if let Some(source) = &run.imported {
+        line += &format!(", imported from {}", escape(source));
     }
     if run.wall_s > 0.0 {
         line += &format!(", {} wall", seconds(run.wall_s));
@@ -386,7 +389,7 @@ fn switches(page: &mut Page, report: &Report) {
     page.labelled(COLUMN, "switches", &text, Style::new());
 }
 
-fn by_leg(evidence: Evidence, leg: Option<&str>) -> String {
+pub(super) fn by_leg(evidence: Evidence, leg: Option<&str>) -> String {
     match leg {
         Some(leg) => format!(" ({} by {})", evidence.as_str(), escape(leg)),
         None => format!(" ({})", evidence.as_str()),

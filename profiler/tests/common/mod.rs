@@ -7,6 +7,8 @@
     reason = "test code"
 )]
 
+pub mod million;
+
 use std::collections::{BTreeMap, HashMap};
 
 use profiler::catalog::Catalog;
@@ -465,6 +467,7 @@ pub fn messaging() -> Recording {
         epoch_ns: 100_000_000,
         started_unix_ns: 1_700_000_000_000_000_000,
         started_mono_ns: 1_000_000_000,
+        imported: None,
     };
     b.recording.trailer = Trailer {
         run: RunInfo {

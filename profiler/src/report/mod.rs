@@ -3,8 +3,9 @@
 
 pub mod doctor;
 mod escape;
+pub mod html;
 pub mod json;
-mod number;
+pub(crate) mod number;
 pub mod options;
 mod page;
 mod runs;

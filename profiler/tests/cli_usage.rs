@@ -13,11 +13,12 @@ use std::process::Stdio;
 
 use command::{PROGRAM, as_nobody, finish, folder, is_root, preemptprof, program_for_all, run};
 
-const COMMANDS: [&[&str]; 12] = [
+const COMMANDS: [&[&str]; 13] = [
     &["run"],
     &["record"],
     &["report"],
     &["export"],
+    &["import"],
     &["doctor"],
     &["options"],
     &["bench"],

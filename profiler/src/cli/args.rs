@@ -43,8 +43,10 @@ pub enum Command {
     Record(RecordArgs),
     /// Report a recording
     Report(ReportArgs),
-    /// Write a recording in another format
+    /// Write a recording in other formats
     Export(ExportArgs),
+    /// Make a recording of what another tool sampled
+    Import(ImportArgs),
     /// Say what can be measured here, what not, and how to change that
     Doctor(FormatArgs),
     /// List the catalogue of kernel options with their state on this kernel
@@ -206,6 +208,12 @@ pub struct ReportArgs {
     /// Call sites to show under each option
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub callers: usize,
+    /// Write the report as one page for the browser to this file instead
+    #[arg(long, value_name = "OUT", conflicts_with = "format")]
+    pub html: Option<PathBuf>,
+    /// Replace an existing file (--html)
+    #[arg(long)]
+    pub force: bool,
     /// Read what is whole of a recording that has no end
     #[arg(long)]
     pub salvage: bool,
@@ -214,10 +222,26 @@ pub struct ReportArgs {
 /// Formats of `export`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ExportFormat {
-    /// One line a stack, as flamegraph.pl, inferno and speedscope read it
+    /// One line a stack, for flamegraph.pl and inferno [.folded .txt]
     Folded,
-    /// A flame graph for the browser
+    /// A flame graph for the browser [.svg]
     Svg,
+    /// The report as one page for the browser [.html]
+    Html,
+    /// For `go tool pprof` and Pyroscope [.pb.gz .pprof]
+    Pprof,
+    /// For profiler.firefox.com, in time order [.firefox.json]
+    Firefox,
+    /// For speedscope.app [.speedscope.json]
+    Speedscope,
+    /// For ui.perfetto.dev: switches and samples by epoch [.trace.json]
+    Trace,
+    /// The options as a table [.csv]
+    Csv,
+    /// The call sites that led into options, as a table [.callers.csv]
+    CallersCsv,
+    /// Metrics for Prometheus [.prom .om]
+    Openmetrics,
 }
 
 /// What the weights of an export are.
@@ -232,24 +256,78 @@ pub enum Weight {
 
 /// Arguments of `export`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Each -o is written in the format that its extension means; a further .gz compresses.
+
+Examples:
+  preemptprof export a.pprec -o a.svg -o a.pb.gz      a flame graph, and for go tool pprof
+  preemptprof export a.pprec -o a.firefox.json.gz     for profiler.firefox.com
+  preemptprof export a.pprec --format folded | grep memcg")]
 pub struct ExportArgs {
     /// The recording
     pub file: PathBuf,
-    /// Format; by default the output's extension tells (.folded, .txt, .svg)
+    /// Format; by default the output's extension tells
     #[arg(long, value_enum)]
     pub format: Option<ExportFormat>,
-    /// The file to write; by default stdout
+    /// A file to write, repeatable; by default stdout
     #[arg(short, long, value_name = "OUT")]
-    pub output: Option<PathBuf>,
-    /// What the weights are
+    pub output: Vec<PathBuf>,
+    /// What the weights are (folded, svg, pprof, speedscope)
     #[arg(long, value_enum, default_value_t)]
     pub by: Weight,
-    /// Replace an existing file
+    /// Replace existing files
     #[arg(long)]
     pub force: bool,
     /// Read what is whole of a recording that has no end
     #[arg(long)]
     pub salvage: bool,
+}
+
+/// Arguments of `import`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  preemptprof import perf-data perf.data -o a.pprec --config /boot/config-6.1
+  perf script --header | preemptprof import perf-script - -o a.pprec
+  preemptprof import folded a.folded -o a.pprec --kernel 6.1.0 --config .config")]
+pub struct ImportArgs {
+    /// What the input is
+    #[arg(value_enum)]
+    pub kind: ImportKind,
+    /// The input; - is stdin (not for perf-data)
+    pub file: PathBuf,
+    /// The recording to write
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// The kernel's configuration: without it no option is known to be on
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The kernel's release (uname -r)
+    #[arg(long, value_name = "RELEASE")]
+    pub kernel: Option<String>,
+    /// The event to take; by default the first that measures time
+    #[arg(long, value_name = "NAME")]
+    pub event: Option<String>,
+    /// Samples per second and CPU, where the input does not say
+    #[arg(short = 'F', long = "freq", value_name = "HZ")]
+    pub frequency: Option<u64>,
+    /// Weight that makes one sample (folded)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub weight: Option<u64>,
+    /// Replace an existing file
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// What can be imported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ImportKind {
+    /// What `perf script` prints, best with --header
+    PerfScript,
+    /// A file of `perf record`; perf must be installed
+    PerfData,
+    /// Folded stacks
+    Folded,
 }
 
 /// Arguments of commands that only take a format.

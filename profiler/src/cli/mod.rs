@@ -2,6 +2,8 @@
 
 mod args;
 mod bench;
+mod export;
+mod import;
 mod inspect;
 mod measure;
 mod repeat;
@@ -48,7 +50,8 @@ pub fn main() -> ExitCode {
         Command::Run(args) => (measure::run(&args, cli.verbose, began), OURS),
         Command::Record(args) => (measure::record(&args, cli.verbose, began), OURS),
         Command::Report(args) => (saved::report(&args), 1),
-        Command::Export(args) => (saved::export(&args), 1),
+        Command::Export(args) => (export::export(&args), 1),
+        Command::Import(args) => (import::import(&args), 1),
         Command::Doctor(args) => (inspect::doctor(args.format), 1),
         Command::Options(args) => (inspect::options(args.format), 1),
         Command::Bench(args) => (bench::bench(&args), 1),

@@ -328,3 +328,50 @@ fn a_file_of_perf_record_is_read_by_perf() {
     );
     assert!(!out.exists());
 }
+
+#[test]
+fn completions_and_manual_pages_know_every_command() {
+    for (shell, program, check) in [
+        ("bash", "bash", &["-n"][..]),
+        ("zsh", "zsh", &["-n"]),
+        ("fish", "fish", &["--no-execute"]),
+    ] {
+        let output = run(&["completions", shell]);
+        assert!(output.status.success());
+        let script = String::from_utf8(output.stdout).unwrap();
+        for word in ["import", "openmetrics", "--html", "messaging"] {
+            assert!(script.contains(word), "{shell}: no {word}");
+        }
+        if has("completions_and_manual_pages_know_every_command", program) {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("script");
+            fs::write(&path, &script).unwrap();
+            let mut shell = std::process::Command::new(program);
+            assert!(shell.args(check).arg(&path).status().unwrap().success());
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let pages = dir.path().join("man1");
+    let output = run(&["man", text(&pages)]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for name in [
+        "preemptprof",
+        "preemptprof-export",
+        "preemptprof-bench-pipe",
+    ] {
+        let page = fs::read_to_string(pages.join(format!("{name}.1"))).unwrap();
+        assert!(page.contains(&format!(".TH {name} 1")), "{page}");
+    }
+    let page = fs::read_to_string(pages.join("preemptprof-run.1")).unwrap();
+    assert!(
+        page.contains("Examples") && page.contains("user\\-stacks"),
+        "{page}"
+    );
+    assert_eq!(run(&["man", text(&pages)]).status.code(), Some(1));
+    let single = run(&["man"]);
+    assert!(
+        String::from_utf8(single.stdout)
+            .unwrap()
+            .contains(".TH preemptprof 1")
+    );
+}

@@ -16,6 +16,8 @@ use crate::workloads;
     name = "preemptprof",
     version,
     max_term_width = 100,
+    // Its own, below: what fits a screen, for -h and --help alike.
+    disable_help_flag = true,
     after_help = "\
 Examples:
   sudo preemptprof run                         the built-in messaging benchmark
@@ -29,6 +31,9 @@ pub struct Cli {
     /// Say more; -vv adds the log lines of the BPF programs
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
+    /// Print help
+    #[arg(short, long, global = true, action = clap::ArgAction::HelpShort)]
+    pub help: Option<bool>,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -53,6 +58,10 @@ pub enum Command {
     Options(FormatArgs),
     /// Run a built-in benchmark
     Bench(BenchArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write all of them to a directory
+    Man(ManArgs),
 }
 
 /// The two shapes of a report.
@@ -162,6 +171,11 @@ impl Default for MeasureArgs {
 
 /// Arguments of `run`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  sudo preemptprof run -- perf bench sched messaging -g 16 -l 1000
+  sudo preemptprof run -p 1234 --duration 10 --report r.json --format json
+  sudo preemptprof run -a -F 199 --user-stacks -o a.pprec -- make -j8")]
 pub struct RunArgs {
     /// What is measured and how.
     #[command(flatten)]
@@ -185,6 +199,10 @@ pub struct RunArgs {
 
 /// Arguments of `record`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  sudo preemptprof record -o a.pprec -- perf bench sched pipe
+  sudo preemptprof record -o a.pprec --cgroup system.slice/x --duration 30")]
 pub struct RecordArgs {
     /// What is measured and how.
     #[command(flatten)]
@@ -199,6 +217,11 @@ pub struct RecordArgs {
 
 /// Arguments of `report`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  preemptprof report a.pprec --callers 10
+  preemptprof report a.pprec --html a.html
+  preemptprof report a.pprec --format json | jq .options[0].cpu_share")]
 pub struct ReportArgs {
     /// The recording
     pub file: PathBuf,
@@ -257,7 +280,17 @@ pub enum Weight {
 /// Arguments of `export`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Each -o is written in the format that its extension means; a further .gz compresses.
+Formats, by --format or by the extension of each -o; a further .gz compresses:
+  folded       .folded .txt        one line a stack, for flamegraph.pl and inferno
+  svg          .svg                a flame graph, options coloured
+  html         .html               the whole report as one page
+  pprof        .pb.gz .pprof       for go tool pprof
+  firefox      .firefox.json       for profiler.firefox.com, in time order
+  speedscope   .speedscope.json    for speedscope.app
+  trace        .trace.json         for ui.perfetto.dev: switches and samples by epoch
+  csv          .csv                the options as a table
+  callers-csv  .callers.csv        the call sites that led into options
+  openmetrics  .prom .om           metrics for Prometheus
 
 Examples:
   preemptprof export a.pprec -o a.svg -o a.pb.gz      a flame graph, and for go tool pprof
@@ -267,7 +300,7 @@ pub struct ExportArgs {
     /// The recording
     pub file: PathBuf,
     /// Format; by default the output's extension tells
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, hide_possible_values = true)]
     pub format: Option<ExportFormat>,
     /// A file to write, repeatable; by default stdout
     #[arg(short, long, value_name = "OUT")]
@@ -336,6 +369,32 @@ pub struct FormatArgs {
     /// Shape of the output
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
+}
+
+/// Arguments of `completions`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  preemptprof completions bash > ~/.local/share/bash-completion/completions/preemptprof
+  preemptprof completions zsh > ~/.zfunc/_preemptprof
+  preemptprof completions fish > ~/.config/fish/completions/preemptprof.fish")]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+/// Arguments of `man`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  preemptprof man | man -l -
+  sudo preemptprof man /usr/local/share/man/man1")]
+pub struct ManArgs {
+    /// Write preemptprof.1 and a page for each command to this directory
+    pub directory: Option<PathBuf>,
+    /// Replace existing files
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Arguments of `bench`.

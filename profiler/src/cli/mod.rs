@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod export;
+mod generate;
 mod import;
 mod inspect;
 mod measure;
@@ -55,6 +56,8 @@ pub fn main() -> ExitCode {
         Command::Doctor(args) => (inspect::doctor(args.format), 1),
         Command::Options(args) => (inspect::options(args.format), 1),
         Command::Bench(args) => (bench::bench(&args), 1),
+        Command::Completions(args) => (generate::completions(&args), 1),
+        Command::Man(args) => (generate::man(&args), 1),
     };
     match result {
         Ok(status) => ExitCode::from(status),

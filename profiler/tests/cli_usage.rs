@@ -13,12 +13,13 @@ use std::process::Stdio;
 
 use command::{PROGRAM, as_nobody, finish, folder, is_root, preemptprof, program_for_all, run};
 
-const COMMANDS: [&[&str]; 15] = [
+const COMMANDS: [&[&str]; 16] = [
     &["run"],
     &["record"],
     &["report"],
     &["export"],
     &["import"],
+    &["top"],
     &["completions"],
     &["man"],
     &["doctor"],

@@ -46,6 +46,8 @@ pub enum Command {
     Run(RunArgs),
     /// Record a command or something running to a file
     Record(RecordArgs),
+    /// Show the last seconds, live
+    Top(TopArgs),
     /// Report a recording
     Report(ReportArgs),
     /// Write a recording in other formats
@@ -213,6 +215,41 @@ pub struct RecordArgs {
     /// Replace an existing file
     #[arg(long)]
     pub force: bool,
+}
+
+/// Arguments of `top`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Keys: q quits, up and down choose an option, + and - change the time, p pauses.
+
+Examples:
+  sudo preemptprof top                     the whole machine
+  sudo preemptprof top -p 1234 --window 30 a process and what it starts")]
+pub struct TopArgs {
+    /// Samples per second and CPU
+    #[arg(short = 'F', long = "freq", value_name = "HZ", default_value_t = DEFAULT_HZ)]
+    pub frequency: u64,
+    /// Watch running processes and what they start (comma-separated), not the whole machine
+    #[arg(
+        short,
+        long,
+        value_name = "PID",
+        value_delimiter = ',',
+        conflicts_with = "cgroup"
+    )]
+    pub pid: Vec<u32>,
+    /// Watch a cgroup (version 2) and those below it
+    #[arg(long, value_name = "PATH")]
+    pub cgroup: Option<PathBuf>,
+    /// Watch these CPUs only, e.g. 0-3,6
+    #[arg(short = 'C', long = "cpu", value_name = "CPULIST")]
+    pub cpus: Option<CpuList>,
+    /// Seconds to show, 1 to 60
+    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60))]
+    pub window: u64,
+    /// End after this long: 10, 1.5s, 500ms, 2m
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub duration: Option<Duration>,
 }
 
 /// Arguments of `report`.

@@ -108,7 +108,7 @@ pub(super) fn record(args: &RecordArgs, verbose: u8, began: Instant) -> anyhow::
 }
 
 /// What was measured, or why nothing was.
-enum Measured<T> {
+pub(super) enum Measured<T> {
     Done(T),
     Nothing(CannotStart),
 }
@@ -238,7 +238,7 @@ fn built_in() -> anyhow::Result<Vec<OsString>> {
 /// [`Series`] what holds of the recording: its origin of times, what its counters
 /// have come to, the trailers so far. All else, the session first, is made anew
 /// for each profiled run and gone before the next run of any kind begins.
-fn measure<S: Sink>(
+pub(super) fn measure<S: Sink>(
     args: &MeasureArgs,
     verbose: u8,
     mut began: Instant,

@@ -10,6 +10,7 @@ mod measure;
 mod repeat;
 mod saved;
 mod terminal;
+mod top;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -50,6 +51,7 @@ pub fn main() -> ExitCode {
     let (result, failure) = match cli.command {
         Command::Run(args) => (measure::run(&args, cli.verbose, began), OURS),
         Command::Record(args) => (measure::record(&args, cli.verbose, began), OURS),
+        Command::Top(args) => (top::top(&args, began), 1),
         Command::Report(args) => (saved::report(&args), 1),
         Command::Export(args) => (export::export(&args), 1),
         Command::Import(args) => (import::import(&args), 1),

@@ -13,6 +13,7 @@ mod reader;
 mod sink;
 mod trailer;
 mod types;
+mod window;
 mod writer;
 
 pub use counting::{CountedFunction, CountedSite, Counting, GROUPS, Measured, Seen};
@@ -24,4 +25,5 @@ pub use types::{
     RunInfo, RunRecord, Sample, SampleFlags, Sampling, Stack, StackId, SwitchCounts, Symbol,
     SymbolId, Target, TaskSwitches, Trailer,
 };
+pub use window::{Window, WindowSink};
 pub use writer::{Finished, Writer, save};

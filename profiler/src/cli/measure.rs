@@ -429,7 +429,7 @@ fn result(reader: Option<&Reader>, copying: Option<Copying>) -> Option<Metric> {
 }
 
 /// A series of runs that was made.
-struct Finished {
+pub(super) struct Finished {
     /// How the command ended: the first time that was not well, else the last.
     ended: Ended,
     trailer: Trailer,

@@ -56,6 +56,7 @@ fn each_format_takes_little_time_and_memory() {
 }
 
 /// Runs a command to its end; the most memory it had, in KiB.
+#[expect(clippy::zombie_processes, reason = "wait4 waits for it")]
 fn most_memory(command: &mut Command) -> i64 {
     let child = command.spawn().unwrap();
     let pid = libc::pid_t::try_from(child.id()).unwrap();

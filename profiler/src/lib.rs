@@ -13,6 +13,7 @@
 pub mod catalog;
 pub mod cli;
 pub mod collect;
+pub mod diff;
 pub mod error;
 pub mod export;
 mod fast_map;

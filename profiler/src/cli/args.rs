@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::diff::DiffArgs;
 use super::repeat::RepeatArgs;
 use crate::kernel::CpuList;
 use crate::workloads;
@@ -25,7 +26,9 @@ Examples:
   sudo preemptprof run -a --duration 10        the whole machine, for 10 seconds
   sudo preemptprof record -o a.pprec -- CMD    record now,
   preemptprof report a.pprec                   report later, without root
-  preemptprof export a.pprec -o a.svg          a flame graph, options coloured"
+  preemptprof export a.pprec -o a.svg          a flame graph, options coloured
+  sudo preemptprof record -n 5 -o b.pprec -- CMD   on another kernel, then
+  preemptprof diff a.pprec --vs b.pprec        what changed, and what explains it"
 )]
 pub struct Cli {
     /// Say more; -vv adds the log lines of the BPF programs
@@ -50,6 +53,8 @@ pub enum Command {
     Top(TopArgs),
     /// Report a recording
     Report(ReportArgs),
+    /// Compare recordings of two kernels
+    Diff(DiffArgs),
     /// Write a recording in other formats
     Export(ExportArgs),
     /// Make a recording of what another tool sampled

@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod diff;
 mod export;
 mod generate;
 mod import;
@@ -44,7 +45,11 @@ pub fn main() -> ExitCode {
     };
     if matches!(
         cli.command,
-        Command::Report(_) | Command::Export(_) | Command::Doctor(_) | Command::Options(_)
+        Command::Report(_)
+            | Command::Diff(_)
+            | Command::Export(_)
+            | Command::Doctor(_)
+            | Command::Options(_)
     ) {
         end_with_the_reader();
     }
@@ -55,6 +60,7 @@ pub fn main() -> ExitCode {
         Command::Report(args) => (saved::report(&args), 1),
         Command::Export(args) => (export::export(&args), 1),
         Command::Import(args) => (import::import(&args), 1),
+        Command::Diff(args) => (diff::diff(&args), 1),
         Command::Doctor(args) => (inspect::doctor(args.format), 1),
         Command::Options(args) => (inspect::options(args.format), 1),
         Command::Bench(args) => (bench::bench(&args), 1),

@@ -1,6 +1,8 @@
 //! Reports for people and for programs. Nothing is computed here that the model
 //! has.
 
+pub mod diff;
+pub mod diff_markdown;
 pub mod doctor;
 mod escape;
 pub mod html;

@@ -295,3 +295,119 @@ fn what_outlives_the_benchmark_does_not_hold_it_up() {
     let pid: i32 = printed.lines().next().unwrap().parse().unwrap();
     command::kill(pid, libc::SIGKILL);
 }
+
+#[test]
+fn a_sweep_that_was_interrupted_goes_on_and_equals_one_that_was_not() {
+    let name = "a_sweep_that_was_interrupted_goes_on_and_equals_one_that_was_not";
+    if !can_measure(name) {
+        return;
+    }
+    let folder = folder();
+    let log = folder.path().join("log");
+    let stop = folder.path().join("stop");
+    // Its result is its parameter; at the second point it waits while it may.
+    let script = format!(
+        "echo $1 >> '{}'; test $1 != 4 || while test -e '{}'; do sleep 0.1; done; echo Time: $1",
+        log.display(),
+        stop.display()
+    );
+    let path = benchmark(folder.path(), &script);
+    let sweep = |file: &Path, more: &[&str]| {
+        let mut command = preemptprof(["record", "--sweep", "g=1,4,7", "-n", "2", "-o"]);
+        command.arg(file).args(more).arg("--").arg(&path).arg("{g}");
+        command
+    };
+    let whole = folder.path().join("whole.pprec");
+    finish(sweep(&whole, &[])).exits(0);
+    assert!(!folder.path().join("whole.pprec.points").exists());
+
+    fs::write(&stop, "").unwrap();
+    fs::write(&log, "").unwrap();
+    let parts = folder.path().join("parts.pprec");
+    let running = command::start(sweep(&parts, &[]));
+    command::wait_until("the second point begins", || {
+        fs::read_to_string(&log).unwrap().contains('4')
+    });
+    running.signal(libc::SIGTERM);
+    let stopped = running.finish();
+    assert_eq!(
+        stopped.status.code(),
+        Some(128 + libc::SIGTERM),
+        "{}",
+        stopped.err()
+    );
+    assert!(
+        stopped.err().contains("recorded 1 of 3 points"),
+        "{}",
+        stopped.err()
+    );
+    assert!(!parts.exists());
+    // Killed outright it goes on as well.
+    let running = command::start(sweep(&parts, &["--resume"]));
+    command::wait_until("the second point begins again", || {
+        fs::read_to_string(&log).unwrap().matches('4').count() > 1
+    });
+    running.signal(libc::SIGKILL);
+    running.finish();
+    fs::remove_file(&stop).unwrap();
+
+    finish(sweep(&parts, &[])).refuses_with_hint(125, "a sweep that was interrupted");
+    let mut other = preemptprof(["record", "--sweep", "g=1,4", "--resume", "-o"]);
+    other.arg(&parts).arg("--").arg(&path).arg("{g}");
+    finish(other).refuses_with_hint(125, "of another sweep");
+    finish(sweep(&parts, &["--resume"])).exits(0);
+    assert!(!folder.path().join("parts.pprec.points").exists());
+    let ran = fs::read_to_string(&log).unwrap();
+    assert_eq!(
+        ran.matches('1').count(),
+        4,
+        "the first point was not made again: {ran}"
+    );
+
+    // Value, point and kind of each run, in order.
+    let runs = |file: &Path| -> Vec<(f64, String, bool)> {
+        let recording = recording::read(file).unwrap();
+        assert!(recording.complete);
+        let runs = recording.trailer.runs.iter();
+        runs.map(|run| {
+            let value = run.metric.as_ref().unwrap().value;
+            (value, run.point["g"].clone(), run.profiled)
+        })
+        .collect()
+    };
+    let expected: Vec<(f64, String, bool)> = [1.0, 4.0, 7.0]
+        .iter()
+        .flat_map(|&value| {
+            [false, true, true, false].map(|profiled| (value, value.to_string(), profiled))
+        })
+        .collect();
+    assert_eq!(runs(&whole), expected);
+    assert_eq!(runs(&parts), expected);
+    let whole = whole.to_str().unwrap();
+    let diff = run(["diff", whole, "--vs", parts.to_str().unwrap()])
+        .exits(0)
+        .out();
+    assert_eq!(diff.matches("Amean").count(), 3, "{diff}");
+    assert!(
+        diff.contains("Amean 4      4.0000 (0.00%)  4.0000 (  0.00%)"),
+        "{diff}"
+    );
+}
+
+#[test]
+fn a_sweep_must_sweep_something() {
+    run(["run", "--sweep", "g=", "--", "true"]).refuses(125, "NAME=V1,V2");
+    run(["run", "--resume", "--", "true"]).refuses(125, "--sweep");
+    if !can_measure("a_sweep_must_sweep_something") {
+        return;
+    }
+    run(["run", "--sweep", "g=1,2", "--", "true"]).refuses_with_hint(125, "does not contain {g}");
+    let (finished, report) = measure(&["--sweep", "g=1,2"], &["echo", "{g}"]);
+    assert_eq!(finished.exits(0).out(), "1\n2\n");
+    assert!(
+        report["run"].get("metric").is_none(),
+        "two points have no mean"
+    );
+    let runs = report["run"]["runs"].as_array().unwrap();
+    assert_eq!((runs.len(), &runs[1]["point"]["g"]), (2, &"2".into()));
+}

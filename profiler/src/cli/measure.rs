@@ -1,6 +1,5 @@
 //! `preemptprof run` and `preemptprof record`.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write as _};
@@ -11,13 +10,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 
 use super::args::{Count, Format, MeasureArgs, RecordArgs, RunArgs};
-use super::repeat::Progress;
+use super::repeat::{Occasion, Progress};
+use super::sweep;
 use super::terminal;
 use crate::catalog::Catalog;
 use crate::collect::workload::{self, CannotStart, Workload};
 use crate::collect::{
-    Calibration, Capture, Copying, Ended, Kind, Prices, Run, Series, Signals, Watched, counting,
-    unprofiled,
+    Calibration, Capture, Copying, Ended, Kind, Prices, Run, Series, Watched, counting, unprofiled,
 };
 use crate::error::hinted;
 use crate::host::Host;
@@ -35,7 +34,7 @@ use crate::report::{json, text};
 /// Nominal length of an epoch.
 const EPOCH: Duration = Duration::from_millis(100);
 /// Memory a run without a file may take for its records, bytes.
-const MEMORY_LIMIT: usize = 1 << 30;
+pub(super) const MEMORY_LIMIT: usize = 1 << 30;
 /// Room for tasks of the target that live at the same time.
 const MAX_TASKS: u32 = 1 << 16;
 
@@ -52,11 +51,25 @@ pub(super) fn run(args: &RunArgs, verbose: u8, began: Instant) -> anyhow::Result
             ["the recording and the report of it are two files"],
         ));
     }
+    let mut occasion = Occasion::begin(&args.measure.repeat)?;
+    if occasion.is_sweep() {
+        let target = args.output.as_deref().map(|path| (path, args.force));
+        let sweep = sweep::record(&args.measure, verbose, began, &mut occasion, target)?;
+        let (recording, ended) = match sweep {
+            Measured::Done(done) => done,
+            Measured::Nothing(why) => return Ok(refuse(&why)),
+        };
+        if let Some(recording) = &recording {
+            write_report(args, recording)?;
+        }
+        return Ok(status(&ended));
+    }
     let measured = if let Some(path) = &args.output {
         let measured = measure(
             &args.measure,
             verbose,
             began,
+            &mut occasion,
             |header| Writer::create(path, args.force, header),
             Writer::discard,
         )?;
@@ -71,6 +84,7 @@ pub(super) fn run(args: &RunArgs, verbose: u8, began: Instant) -> anyhow::Result
             &args.measure,
             verbose,
             began,
+            &mut occasion,
             |header| Ok(MemorySink::new(header, MEMORY_LIMIT)),
             drop,
         )?;
@@ -90,10 +104,21 @@ pub(super) fn run(args: &RunArgs, verbose: u8, began: Instant) -> anyhow::Result
 /// `preemptprof record`: record to a file.
 pub(super) fn record(args: &RecordArgs, verbose: u8, began: Instant) -> anyhow::Result<u8> {
     output::check(&args.output, args.force)?;
+    let mut occasion = Occasion::begin(&args.measure.repeat)?;
+    if occasion.is_sweep() {
+        let target = Some((args.output.as_path(), args.force));
+        return Ok(
+            match sweep::record(&args.measure, verbose, began, &mut occasion, target)? {
+                Measured::Done((_, ended)) => status(&ended),
+                Measured::Nothing(why) => refuse(&why),
+            },
+        );
+    }
     let measured = measure(
         &args.measure,
         verbose,
         began,
+        &mut occasion,
         |header| Writer::create(&args.output, args.force, header),
         Writer::discard,
     )?;
@@ -114,7 +139,7 @@ pub(super) enum Measured<T> {
 }
 
 impl<T> Measured<T> {
-    fn map<U>(self, f: impl FnOnce(T) -> U) -> Measured<U> {
+    pub(super) fn map<U>(self, f: impl FnOnce(T) -> U) -> Measured<U> {
         match self {
             Self::Done(value) => Measured::Done(f(value)),
             Self::Nothing(why) => Measured::Nothing(why),
@@ -145,7 +170,7 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
     a.file_name() == b.file_name() && folder(a) == folder(b)
 }
 
-fn note_recording(path: &Path, complete: bool) {
+pub(super) fn note_recording(path: &Path, complete: bool) {
     let state = if complete { "" } else { " (incomplete)" };
     let _ = writeln!(io::stderr(), "recorded: {}{state}", path.display());
 }
@@ -242,21 +267,23 @@ pub(super) fn measure<S: Sink>(
     args: &MeasureArgs,
     verbose: u8,
     mut began: Instant,
+    occasion: &mut Occasion,
     make_sink: impl Fn(&Header) -> anyhow::Result<S>,
     discard: impl FnOnce(S),
 ) -> anyhow::Result<Measured<(S, Finished)>> {
     check_frequency(args.frequency)?;
     let mut subject = Subject::of(args)?;
     let steps = args.repeat.steps(!subject.command.is_empty())?;
+    let command = occasion.command(&subject.command);
     let choice = (args.repeat.metric.as_deref()).map_or(Ok(Choice::Auto), Choice::parse)?;
-    let reader = choice.for_command(&subject.command);
-    if let Some(program) = subject.command.first()
+    let reader = choice.for_command(&command);
+    if let Some(program) = command.first()
         && let Err(refused) = workload::resolve(program)
     {
         return Ok(Measured::Nothing(refused));
     }
     Host::check_privileges()?;
-    let signals = Signals::block().context("catching signals")?;
+    let signals = &occasion.signals;
     let last_profiled = steps.iter().rposition(|step| step.kind == Kind::Profiled);
     let mut series = Series::default();
     let mut progress = Progress::new(args.repeat.ignore_failure, steps.len());
@@ -264,11 +291,12 @@ pub(super) fn measure<S: Sink>(
     let mut sink: Option<S> = None;
 
     for (index, step) in steps.iter().enumerate() {
-        let point = BTreeMap::new();
-        if !args.repeat.before(index == 0, &point, &signals)? {
+        let point = occasion.point.clone();
+        if !args.repeat.before(index == 0, &point, signals)? {
             progress.interrupted();
             break;
         }
+        occasion.meter.begin(step.kind, &point);
         if index > 0 {
             began = Instant::now();
         }
@@ -280,20 +308,16 @@ pub(super) fn measure<S: Sink>(
                 .context("reading what the command prints")?,
             None => (None, None),
         };
-        let workload = if subject.command.is_empty() {
+        let workload = if command.is_empty() {
             None
         } else {
-            Some(Workload::spawn(
-                &subject.command,
-                &signals.original,
-                outputs,
-            )?)
+            Some(Workload::spawn(&command, &signals.original, outputs)?)
         };
         let ended = match (step.kind, workload) {
             (Kind::Warmup | Kind::Unprofiled, Some(workload)) => {
                 let copying = copy(capture)?;
                 series.origin_ns();
-                let (exit, wall) = unprofiled(workload, &signals)?;
+                let (exit, wall) = unprofiled(workload, signals)?;
                 let metric = result(reader.as_ref(), copying);
                 if let (Kind::Unprofiled, Ok(exit)) = (step.kind, &exit) {
                     series.unprofiled(exit.status, wall, metric, point);
@@ -355,7 +379,7 @@ pub(super) fn measure<S: Sink>(
                     origin_ns: (steps.len() > 1).then(|| series.origin_ns()),
                     sink: &mut series.sink(sink),
                     kallsyms: &place.host.facts.symbols,
-                    signals: &signals,
+                    signals,
                     duration: args.duration,
                     all_cpus: args.cpus.is_none(),
                     own_tgid,
@@ -372,6 +396,7 @@ pub(super) fn measure<S: Sink>(
                 series.profiled(outcome, metric, point)
             }
         };
+        occasion.meter.end();
         if !progress.go_on(ended) {
             break;
         }
@@ -431,8 +456,8 @@ fn result(reader: Option<&Reader>, copying: Option<Copying>) -> Option<Metric> {
 /// A series of runs that was made.
 pub(super) struct Finished {
     /// How the command ended: the first time that was not well, else the last.
-    ended: Ended,
-    trailer: Trailer,
+    pub(super) ended: Ended,
+    pub(super) trailer: Trailer,
 }
 
 /// Why there is no recording: the command did not get as far as a profiled run.

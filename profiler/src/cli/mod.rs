@@ -8,8 +8,10 @@ mod generate;
 mod import;
 mod inspect;
 mod measure;
+mod meter;
 mod repeat;
 mod saved;
+mod sweep;
 mod terminal;
 mod top;
 

@@ -1,6 +1,6 @@
 //! Flags that make several runs of one, and the commands between them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::process::{Command, Stdio};
@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::Context as _;
 use clap::Args;
 
+use super::meter::Meter;
 use crate::collect::{Ended, Signals, Step, schedule};
 use crate::error::hinted;
 
@@ -36,6 +37,13 @@ pub struct RepeatArgs {
     /// default what a known benchmark prints, else the wall time
     #[arg(long, value_name = "METRIC")]
     pub metric: Option<String>,
+    /// Run the command once, or -n times, for each of these values, put in place of
+    /// {NAME} in it; repeatable, which makes every combination
+    #[arg(long, value_name = "NAME=V1,V2,...", value_parser = parse_sweep)]
+    pub sweep: Vec<Parameter>,
+    /// Go on with the sweep that was interrupted
+    #[arg(long, requires = "sweep")]
+    pub resume: bool,
     /// Go on when a run ends with a status other than 0
     #[arg(short, long)]
     pub ignore_failure: bool,
@@ -52,10 +60,11 @@ impl RepeatArgs {
             || self.warmup > 0
             || self.prepare.is_some()
             || self.between.is_some()
-            || self.metric.is_some();
+            || self.metric.is_some()
+            || !self.sweep.is_empty();
         if repeats && !has_command {
             return Err(hinted(
-                "-n, --warmup, --prepare, --between and --metric need a command",
+                "-n, --warmup, --prepare, --between, --metric and --sweep need a command",
                 ["what runs already cannot be run again; give a command after --"],
             ));
         }
@@ -87,6 +96,104 @@ impl RepeatArgs {
         }
         Ok(true)
     }
+}
+
+/// A parameter of a sweep and the values it takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    pub(super) name: String,
+    pub(super) values: Vec<String>,
+}
+
+/// Reads `groups=1,4,7`.
+fn parse_sweep(text: &str) -> Result<Parameter, String> {
+    let form = || "not of the form NAME=V1,V2,..., such as groups=1,4,7".to_owned();
+    let (name, values) = text.split_once('=').ok_or_else(form)?;
+    let name = name.trim();
+    let plain = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+    let values: Vec<String> = values
+        .split(',')
+        .map(|value| value.trim().to_owned())
+        .collect();
+    if name.is_empty() || !name.chars().all(plain) || values.iter().any(String::is_empty) {
+        return Err(form());
+    }
+    let mut seen = BTreeSet::new();
+    match values.iter().find(|value| !seen.insert(value.as_str())) {
+        Some(twice) => Err(format!("{twice} is given twice")),
+        None => Ok(Parameter {
+            name: name.to_owned(),
+            values,
+        }),
+    }
+}
+
+/// What holds of all runs that one call of the program makes.
+pub(super) struct Occasion {
+    pub(super) signals: Signals,
+    pub(super) meter: Meter,
+    /// Points of the sweep; one without parameters when there is none.
+    pub(super) points: Vec<BTreeMap<String, String>>,
+    /// The one at hand.
+    pub(super) point: BTreeMap<String, String>,
+}
+
+impl Occasion {
+    /// Begins it: from now on signals are caught.
+    pub(super) fn begin(repeat: &RepeatArgs) -> anyhow::Result<Self> {
+        let points = points(&repeat.sweep)?;
+        let steps = repeat.steps(true)?.len();
+        Ok(Self {
+            signals: Signals::block().context("catching signals")?,
+            meter: Meter::new(points.len() * steps),
+            point: BTreeMap::new(),
+            points,
+        })
+    }
+
+    pub(super) fn is_sweep(&self) -> bool {
+        self.points.iter().any(|point| !point.is_empty())
+    }
+
+    /// The command at this point.
+    pub(super) fn command(&self, template: &[OsString]) -> Vec<OsString> {
+        template
+            .iter()
+            .map(|word| fill(word, &self.point))
+            .collect()
+    }
+}
+
+/// Every combination of the parameters' values, the last changing fastest.
+fn points(parameters: &[Parameter]) -> anyhow::Result<Vec<BTreeMap<String, String>>> {
+    const MOST: usize = 10_000;
+    let mut points = vec![BTreeMap::new()];
+    for parameter in parameters {
+        if points[0].contains_key(&parameter.name) {
+            return Err(hinted(
+                format!("--sweep {} is given twice", parameter.name),
+                ["give all its values at once, separated by commas"],
+            ));
+        }
+        points = points
+            .iter()
+            .flat_map(|point| {
+                parameter.values.iter().map(|value| {
+                    let mut point = point.clone();
+                    point.insert(parameter.name.clone(), value.clone());
+                    point
+                })
+            })
+            .take(MOST + 1)
+            .collect();
+    }
+    if points.len() > MOST {
+        return Err(hinted(
+            format!("--sweep: more than {MOST} combinations"),
+            ["sweep fewer parameters at a time"],
+        ));
+    }
+    Ok(points)
 }
 
 /// Runs a shell command. Its stdout goes to stderr: stdout is the workload's.
@@ -252,6 +359,26 @@ mod tests {
         let mut once = Progress::new(false, 1);
         assert!(!once.go_on(exited(7)));
         assert_eq!(once.finish().1, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_sweep_is_every_combination() {
+        let parse = |text: &str| parse_sweep(text).unwrap();
+        let two = points(&[parse("g=1,4"), parse("l = a, b")]).unwrap();
+        let named: Vec<String> = two
+            .iter()
+            .map(|point| format!("{}{}", point["g"], point["l"]))
+            .collect();
+        assert_eq!(named, ["1a", "1b", "4a", "4b"]);
+        assert_eq!(points(&[]).unwrap(), [BTreeMap::new()]);
+        assert!(points(&[parse("g=1"), parse("g=2")]).is_err());
+        let many: Vec<String> = (0..200).map(|value| value.to_string()).collect();
+        let many = format!("x={}", many.join(","));
+        let many = ["x", "y", "z"].map(|name| parse(&many.replacen('x', name, 1)));
+        assert!(points(&many).is_err());
+        for wrong in ["", "g", "g=", "=1", "g=1,,2", "g=1,1", "a b=1", "{g}=1"] {
+            assert!(parse_sweep(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::run::{Ended, Outcome, monotonic_ns};
 use crate::recording::{
-    Epoch, Frame, FrameId, Metric, RcuEvent, RunRecord, Sample, Sink, StackId, SwitchCounts,
-    Symbol, SymbolId, Trailer,
+    Epoch, Frame, FrameId, Metric, RcuEvent, RunRecord, Sample, Sink, StackId, Symbol, SymbolId,
+    Trailer,
 };
 
 /// What a run is for.
@@ -122,8 +122,11 @@ impl Series {
             switches: trailer.switches,
         });
         for epoch in outcome.last_epochs {
-            let before = self.counted.remove(&epoch.cpu);
-            self.counted.insert(epoch.cpu, add(before.as_ref(), epoch));
+            let sum = match self.counted.get(&epoch.cpu) {
+                Some(before) => epoch.after(before),
+                None => epoch,
+            };
+            self.counted.insert(sum.cpu, sum);
         }
         self.detach += outcome.detach;
         match &mut self.trailer {
@@ -143,30 +146,13 @@ impl Series {
     pub fn finish(self) -> (Option<Trailer>, Duration) {
         let trailer = self.trailer.map(|mut trailer| {
             match &self.runs[..] {
-                [only] => trailer.run.metric = only.metric.clone(),
+                [only] if only.point.is_empty() => trailer.run.metric = only.metric.clone(),
                 _ => trailer.runs = self.runs,
             }
             trailer
         });
         (trailer, self.detach)
     }
-}
-
-fn add(before: Option<&Epoch>, mut epoch: Epoch) -> Epoch {
-    let Some(before) = before else { return epoch };
-    let sum = |a: SwitchCounts, b: SwitchCounts| SwitchCounts {
-        voluntary: a.voluntary.saturating_add(b.voluntary),
-        preempted: a.preempted.saturating_add(b.preempted),
-    };
-    epoch.switches = sum(epoch.switches, before.switches);
-    epoch.other_switches = sum(epoch.other_switches, before.other_switches);
-    epoch.sampler_hits = epoch.sampler_hits.saturating_add(before.sampler_hits);
-    epoch.idle_samples = epoch.idle_samples.saturating_add(before.idle_samples);
-    for (reason, count) in &before.losses {
-        let sum = epoch.losses.entry(reason.clone()).or_default();
-        *sum = sum.saturating_add(*count);
-    }
-    epoch
 }
 
 /// A later run's records, as those of the recording it continues.
@@ -194,7 +180,7 @@ impl Sink for Continued<'_> {
     fn epoch(&mut self, epoch: &Epoch) {
         match self.counted.get(&epoch.cpu) {
             None => self.sink.epoch(epoch),
-            before => self.sink.epoch(&add(before, epoch.clone())),
+            Some(before) => self.sink.epoch(&epoch.after(before)),
         }
     }
     fn rcu(&mut self, event: &RcuEvent) {
@@ -214,7 +200,7 @@ impl Sink for Continued<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recording::{Header, MemorySink};
+    use crate::recording::{Header, MemorySink, SwitchCounts};
 
     fn letters(steps: &[Step]) -> String {
         steps

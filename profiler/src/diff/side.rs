@@ -63,7 +63,8 @@ pub(super) struct Caller {
 }
 
 /// Wake-up latency, as a report has it.
-#[derive(Clone, Copy, Debug, Default, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Deserialize)]
+#[serde(default)]
 pub(super) struct Latency {
     pub(super) count: u64,
     pub(super) p50_ns: u64,
@@ -333,4 +334,48 @@ fn pool(a: Option<Estimate>, b: Option<Estimate>, weights: (f64, f64)) -> Option
 /// A number of both sides.
 pub(super) fn both(base: f64, new: f64) -> PerRun {
     PerRun { base, new }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::recording::Evidence;
+
+    #[test]
+    fn parts_that_a_report_may_have() {
+        let option = json!({
+            "name": "CONFIG_X",
+            "gain_if_off": {"value": 0.11, "low": 0.1, "high": 0.12, "evidence": "counted"}
+        });
+        let gain: Estimate = optional(&option, "gain_if_off").unwrap();
+        assert_eq!((gain.value, gain.evidence), (0.11, Evidence::Counted));
+        assert_eq!(optional::<Estimate>(&option, "cpu_share"), None);
+        let report = json!({
+            "wakeup_latency": {"count": 3, "p50_ns": 5, "max_ns": 9, "evidence": "counted", "more": []}
+        });
+        let latency: Latency = optional(&report, "wakeup_latency").unwrap();
+        assert_eq!((latency.count, latency.p99_ns, latency.max_ns), (3, 0, 9));
+    }
+
+    #[test]
+    fn estimates_are_pooled_by_their_samples() {
+        let estimate = |value: f64| Estimate {
+            value,
+            low: value - 0.01,
+            high: value + 0.01,
+            evidence: Evidence::Counted,
+        };
+        let pooled = pool(Some(estimate(0.1)), Some(estimate(0.2)), (3.0, 1.0)).unwrap();
+        assert!((pooled.value - 0.125).abs() < 1e-12, "{pooled:?}");
+        assert!(
+            (pooled.high - pooled.low - 0.02).abs() < 1e-12,
+            "{pooled:?}"
+        );
+        assert_eq!(
+            pool(None, Some(estimate(0.2)), (0.0, 1.0)),
+            Some(estimate(0.2))
+        );
+    }
 }

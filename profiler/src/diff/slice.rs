@@ -16,6 +16,8 @@ pub(super) fn at_point(recording: &Recording, point: &BTreeMap<String, String>) 
         .filter(|run| run.profiled)
         .map(|run| (run.start_ns, run.end_ns))
         .collect();
+    // Calls are counted over all points together.
+    trailer.counting = None;
     let inside = |time_ns: u64| {
         spans
             .iter()

@@ -4,6 +4,7 @@
 //! [`Writer`] and [`MemorySink`] take a run as it happens, both as a [`Sink`];
 //! [`read`] and [`salvage`] give it back as a [`Recording`].
 
+mod concat;
 mod counting;
 mod format;
 mod intern;
@@ -16,6 +17,7 @@ mod types;
 mod window;
 mod writer;
 
+pub use concat::concat;
 pub use counting::{CountedFunction, CountedSite, Counting, GROUPS, Measured, Seen};
 pub use memory::MemorySink;
 pub use reader::{Salvaged, read, salvage};

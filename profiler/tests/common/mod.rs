@@ -501,7 +501,7 @@ pub fn messaging() -> Recording {
             ..Overhead::default()
         },
         warnings: Vec::new(),
-        runs: Vec::new(),
+        ..Trailer::default()
     };
     b.recording
 }

@@ -40,7 +40,7 @@ fn runs_are_paired_in_alternating_order_and_nothing_is_attached_to_the_others() 
         .collect();
     // The warm-up, then the pairs.
     let profiled = [false, true, true, false, false, true];
-    assert_eq!(attached[0], false);
+    assert!(!attached[0]);
     assert_eq!(attached[1..], profiled);
     let recording = recording::read(&file).unwrap();
     let runs = &recording.trailer.runs;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 
 use super::args::{Count, Format, MeasureArgs, RecordArgs, RunArgs};
-use super::repeat::{Occasion, Progress};
+use super::repeat::{Occasion, Progress, nothing_profiled};
 use super::sweep;
 use super::terminal;
 use crate::catalog::Catalog;
@@ -458,25 +458,6 @@ pub(super) struct Finished {
     /// How the command ended: the first time that was not well, else the last.
     pub(super) ended: Ended,
     pub(super) trailer: Trailer,
-}
-
-/// Why there is no recording: the command did not get as far as a profiled run.
-fn nothing_profiled(ended: Ended) -> CannotStart {
-    let (status, what) = match ended {
-        Ended::CannotStart(refused) => return refused,
-        Ended::Exited(exit) => (
-            exit.status,
-            format!("the command ended with status {}", exit.status),
-        ),
-        Ended::Stopped => (128 + libc::SIGINT, "a signal came".to_owned()),
-    };
-    CannotStart {
-        status,
-        error: hinted(
-            format!("{what} before any run was profiled: nothing is recorded"),
-            ["--ignore-failure goes on after a run that failed"],
-        ),
-    }
 }
 
 /// What is found out once for all runs.

@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use clap::Args;
 
 use super::meter::Meter;
+use crate::collect::workload::CannotStart;
 use crate::collect::{Ended, Signals, Step, schedule};
 use crate::error::hinted;
 
@@ -301,6 +302,25 @@ impl Progress {
             ));
         }
         (self.failed.unwrap_or(self.last), self.warnings)
+    }
+}
+
+/// Why there is no recording: the command did not get as far as a profiled run.
+pub(super) fn nothing_profiled(ended: Ended) -> CannotStart {
+    let (status, what) = match ended {
+        Ended::CannotStart(refused) => return refused,
+        Ended::Exited(exit) => (
+            exit.status,
+            format!("the command ended with status {}", exit.status),
+        ),
+        Ended::Stopped => (128 + libc::SIGINT, "a signal came".to_owned()),
+    };
+    CannotStart {
+        status,
+        error: hinted(
+            format!("{what} before any run was profiled: nothing is recorded"),
+            ["--ignore-failure goes on after a run that failed"],
+        ),
     }
 }
 

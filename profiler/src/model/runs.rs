@@ -92,7 +92,7 @@ pub fn measurements(trailer: &Trailer, point: &BTreeMap<String, String>) -> Opti
                     .is_some_and(|first| (&first.name, &first.unit) == (&metric.name, &metric.unit))
         })
     };
-    let by_clock = !kept.iter().all(|run| same(&run));
+    let by_clock = !kept.iter().all(same);
     let value = |run: &RunRecord| match &run.metric {
         Some(metric) if !by_clock => metric.value,
         _ => run.wall_s,

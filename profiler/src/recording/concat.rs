@@ -166,7 +166,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::recording::{Header, RunRecord, Sink as _, Symbol};
+    use crate::recording::{Header, RunRecord, Symbol};
 
     /// A part that began at `second`, in which one function was hit so often.
     fn part(second: u64, function: &str, hits: u64, value: &str) -> Recording {

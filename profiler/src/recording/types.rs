@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::kernel::{KernelFacts, MachineFacts};
 use crate::probes::ProbeStatus;
 
-/// One profiled run, whole. Ids are indexes into the tables beside them; the
+/// One profiled run, or several of one command, whole. Ids are indexes into the tables beside them; the
 /// reader guarantees that each is in range.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recording {

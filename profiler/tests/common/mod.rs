@@ -500,6 +500,7 @@ pub fn messaging() -> Recording {
             bpf_source: "kernel statistics".to_owned(),
             ..Overhead::default()
         },
+        counting: None,
         warnings: Vec::new(),
         ..Trailer::default()
     };

@@ -20,6 +20,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use self::view::View;
 use super::args::{MeasureArgs, TopArgs};
 use super::measure::{Measured, measure};
+use super::repeat::Occasion;
 use crate::catalog::Catalog;
 use crate::error::hinted;
 use crate::model::{self, AnalyseOptions, Attribution, Knowledge, Report};
@@ -53,6 +54,7 @@ pub(super) fn top(args: &TopArgs, began: Instant) -> anyhow::Result<u8> {
     };
     let stop = Arc::new(Stop::default());
     let mut began = began;
+    let mut occasion = Occasion::begin(&measure_args.repeat)?;
     loop {
         let screen = RefCell::new(None);
         let window_s = args.window.clamp(1, LONGEST);
@@ -60,6 +62,7 @@ pub(super) fn top(args: &TopArgs, began: Instant) -> anyhow::Result<u8> {
             &measure_args,
             0,
             began,
+            &mut occasion,
             |header| {
                 let sink = WindowSink::new(header, LONGEST * 1_000_000_000);
                 let opened = Screen::open(header, sink.window(), window_s, &stop)?;

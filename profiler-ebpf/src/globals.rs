@@ -63,4 +63,27 @@ globals! {
     /// The text of rcu_barrier, when the off-CPU leg watches it; else 0.
     RCU_START: u64 = 0;
     RCU_END: u64 = 0;
+    /// Not 0 when the ledger is wanted: latencies, causes of switches, timers.
+    WANT_LEDGER: u8 = 0;
+    /// Not 0 under the lazy preemption model.
+    LAZY_MODEL: u8 = 0;
+    /// Offsets of `task_struct`'s `flags` and `prio`.
+    TASK_FLAGS: u32 = UNKNOWN;
+    TASK_PRIO: u32 = UNKNOWN;
+    /// Offset of `next_comm` in the sched_switch tracepoint's record.
+    SWITCH_NEXT_COMM: u32 = UNKNOWN;
+    /// Offset of `pid` in the sched_waking and sched_wakeup_new tracepoints'
+    /// records, which have the same layout.
+    WAKE_PID: u32 = UNKNOWN;
+    /// Offsets of `timer_list`'s `function` and `expires`.
+    TIMER_FUNCTION: u32 = UNKNOWN;
+    TIMER_EXPIRES: u32 = UNKNOWN;
+    /// Offset of `process_timer.task`, whose first member is the timer.
+    TIMER_TASK: u32 = UNKNOWN;
+    /// The function `process_timeout`, by which timers wake tasks.
+    PROCESS_TIMEOUT: u64 = 0;
+    /// Offset of `hrtimer.function`.
+    HRTIMER_FUNCTION: u32 = UNKNOWN;
+    /// The function that is the tick.
+    TICK_FUNCTION: u64 = 0;
 }

@@ -8,6 +8,8 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+pub mod ledger;
+
 /// Frames kept of one stack: the default of `kernel.perf_event_max_stack`.
 pub const MAX_FRAMES: usize = 127;
 /// Bytes set aside for one stack. A power of two, so that a mask bounds a length
@@ -60,6 +62,8 @@ pub mod kind {
     pub const RCU: u32 = 3;
     /// A [`TaskRecord`](crate::TaskRecord).
     pub const TASK: u32 = 4;
+    /// A [`LatencyRecord`](crate::ledger::LatencyRecord).
+    pub const LATENCY: u32 = 5;
 }
 
 /// Bits of [`SampleRecord::flags`] and [`RcuRecord::flags`].
@@ -74,7 +78,20 @@ pub mod flags {
     pub const USER_TRUNCATED: u32 = 1 << 3;
     /// The record is of the off-CPU leg: one block, not one call.
     pub const OFF_CPU: u32 = 1 << 4;
+    /// From here on, of an [`RcuRecord`](crate::RcuRecord): which of
+    /// [`RCU_FUNCTIONS`](crate::RCU_FUNCTIONS) it is.
+    pub const FUNCTION_SHIFT: u32 = 8;
 }
+
+/// Blocking RCU calls that are watched, `rcu_barrier` always and the others for
+/// the ledger.
+pub const RCU_FUNCTIONS: [&str; 5] = [
+    "rcu_barrier",
+    "synchronize_rcu",
+    "synchronize_rcu_expedited",
+    "synchronize_srcu",
+    "synchronize_srcu_expedited",
+];
 
 /// Bits of [`CpuState::watched`].
 pub mod watch {
@@ -261,8 +278,8 @@ pub struct TaskRecord {
     pub comm: [u8; COMM_LEN],
 }
 
-/// One rcu_barrier call, or with [`flags::OFF_CPU`] one block of it. Also the
-/// value of the map `RCU_CALLS`, by thread id, while it is under way.
+/// One call of one of [`RCU_FUNCTIONS`], or with [`flags::OFF_CPU`] one block of it. Also the
+/// value of the map `RCU_CALLS`, by thread id and function, while it is under way.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct RcuRecord {

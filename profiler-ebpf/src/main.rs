@@ -34,6 +34,10 @@ mod switch;
 mod task;
 #[cfg(target_arch = "bpf")]
 mod text;
+#[cfg(target_arch = "bpf")]
+mod timer;
+#[cfg(target_arch = "bpf")]
+mod wake;
 
 #[cfg(target_arch = "bpf")]
 mod stubs {
@@ -52,7 +56,7 @@ mod stubs {
 
     use profiler_ebpf::UNKNOWN;
 
-    use crate::{check, clock, globals, peek, rcu, sample, switch, task, text};
+    use crate::{check, clock, globals, peek, rcu, sample, switch, task, text, timer, wake};
 
     /// Samples: one run per CPU and period. Minimum kernel 5.8 (ring buffer).
     #[perf_event]
@@ -147,6 +151,106 @@ mod stubs {
         0
     }
 
+    /// A task is about to be woken. Minimum kernel 5.5.
+    #[btf_tracepoint(function = "sched_waking")]
+    fn wake_btf(ctx: BtfTracePointContext) -> i32 {
+        wake::on_wake(task::pid_of(ctx.arg(0)));
+        0
+    }
+
+    /// A task is about to be woken. Minimum kernel 4.17.
+    #[raw_tracepoint(tracepoint = "sched_waking")]
+    fn wake_raw(ctx: RawTracePointContext) -> i32 {
+        wake::on_wake(task::pid_of(ctx.arg(0)));
+        0
+    }
+
+    /// A task is about to be woken, by the offsets of the tracepoint's `format`
+    /// file.
+    #[tracepoint(category = "sched", name = "sched_waking")]
+    fn wake_tp(ctx: TracePointContext) -> u32 {
+        wake::on_wake(wake::woken_by_record(&ctx));
+        0
+    }
+
+    /// A new task is woken for the first time. Minimum kernel 5.5.
+    #[btf_tracepoint(function = "sched_wakeup_new")]
+    fn wake_new_btf(ctx: BtfTracePointContext) -> i32 {
+        wake::on_wake(task::pid_of(ctx.arg(0)));
+        0
+    }
+
+    /// A new task is woken for the first time. Minimum kernel 4.17.
+    #[raw_tracepoint(tracepoint = "sched_wakeup_new")]
+    fn wake_new_raw(ctx: RawTracePointContext) -> i32 {
+        wake::on_wake(task::pid_of(ctx.arg(0)));
+        0
+    }
+
+    /// A new task is woken for the first time, by the offsets of the tracepoint's
+    /// `format` file.
+    #[tracepoint(category = "sched", name = "sched_wakeup_new")]
+    fn wake_new_tp(ctx: TracePointContext) -> u32 {
+        wake::on_wake(wake::woken_by_record(&ctx));
+        0
+    }
+
+    /// A timer of the timer wheel is started. Minimum kernel 5.5.
+    #[btf_tracepoint(function = "timer_start")]
+    fn timer_start_btf(ctx: BtfTracePointContext) -> i32 {
+        timer::on_start(ctx.as_ptr(), ctx.arg::<*const c_void>(0) as u64);
+        0
+    }
+
+    /// A timer of the timer wheel is started. Minimum kernel 5.5.
+    #[raw_tracepoint(tracepoint = "timer_start")]
+    fn timer_start_raw(ctx: RawTracePointContext) -> i32 {
+        timer::on_start(ctx.as_ptr(), ctx.arg(0));
+        0
+    }
+
+    /// A timer of the timer wheel expires. Minimum kernel 5.5.
+    #[btf_tracepoint(function = "timer_expire_entry")]
+    fn timer_expire_btf(ctx: BtfTracePointContext) -> i32 {
+        timer::on_expire(ctx.arg::<*const c_void>(0) as u64);
+        0
+    }
+
+    /// A timer of the timer wheel expires. Minimum kernel 5.5.
+    #[raw_tracepoint(tracepoint = "timer_expire_entry")]
+    fn timer_expire_raw(ctx: RawTracePointContext) -> i32 {
+        timer::on_expire(ctx.arg(0));
+        0
+    }
+
+    /// A high-resolution timer's function begins. Minimum kernel 5.5.
+    #[btf_tracepoint(function = "hrtimer_expire_entry")]
+    fn tick_btf(ctx: BtfTracePointContext) -> i32 {
+        timer::on_hrtimer(ctx.arg::<*const c_void>(0) as u64);
+        0
+    }
+
+    /// A high-resolution timer's function begins. Minimum kernel 4.17.
+    #[raw_tracepoint(tracepoint = "hrtimer_expire_entry")]
+    fn tick_raw(ctx: RawTracePointContext) -> i32 {
+        timer::on_hrtimer(ctx.arg(0));
+        0
+    }
+
+    /// A high-resolution timer's function has ended. Minimum kernel 5.5.
+    #[btf_tracepoint(function = "hrtimer_expire_exit")]
+    fn tick_end_btf(_ctx: BtfTracePointContext) -> i32 {
+        timer::on_hrtimer_end();
+        0
+    }
+
+    /// A high-resolution timer's function has ended. Minimum kernel 4.17.
+    #[raw_tracepoint(tracepoint = "hrtimer_expire_exit")]
+    fn tick_end_raw(_ctx: RawTracePointContext) -> i32 {
+        timer::on_hrtimer_end();
+        0
+    }
+
     // The next ones are asked, so their result counts. aya's macro would have
     // them return 0 whatever they say, and so it is spelled out here.
 
@@ -204,30 +308,93 @@ mod stubs {
     /// The start of an rcu_barrier call. Minimum kernel 5.5.
     #[fentry(function = "rcu_barrier")]
     fn rcu_enter_fentry(ctx: FEntryContext) -> i32 {
-        rcu::on_enter(ctx.as_ptr());
+        rcu::on_enter(ctx.as_ptr(), 0);
         0
     }
 
     /// The end of an rcu_barrier call. Minimum kernel 5.5.
     #[fexit(function = "rcu_barrier")]
     fn rcu_exit_fexit(_ctx: FExitContext) -> i32 {
-        rcu::on_exit();
+        rcu::on_exit(0);
         0
     }
 
     /// The start of an rcu_barrier call.
     #[kprobe(function = "rcu_barrier")]
     fn rcu_enter_kprobe(ctx: ProbeContext) -> u32 {
-        rcu::on_enter(ctx.as_ptr());
+        rcu::on_enter(ctx.as_ptr(), 0);
         0
     }
 
     /// The end of an rcu_barrier call.
     #[kretprobe(function = "rcu_barrier")]
     fn rcu_exit_kretprobe(_ctx: RetProbeContext) -> u32 {
-        rcu::on_exit();
+        rcu::on_exit(0);
         0
     }
+
+    /// The programs of another blocking RCU call, by its index in
+    /// `profiler_ebpf::RCU_FUNCTIONS`.
+    macro_rules! rcu_programs {
+        ($index:literal, $fentry:ident, $fexit:ident, $kprobe:ident, $kretprobe:ident) => {
+            /// The start of a call. Minimum kernel 5.5.
+            #[fentry]
+            fn $fentry(ctx: FEntryContext) -> i32 {
+                rcu::on_enter(ctx.as_ptr(), $index);
+                0
+            }
+
+            /// The end of a call. Minimum kernel 5.5.
+            #[fexit]
+            fn $fexit(_ctx: FExitContext) -> i32 {
+                rcu::on_exit($index);
+                0
+            }
+
+            /// The start of a call.
+            #[kprobe]
+            fn $kprobe(ctx: ProbeContext) -> u32 {
+                rcu::on_enter(ctx.as_ptr(), $index);
+                0
+            }
+
+            /// The end of a call.
+            #[kretprobe]
+            fn $kretprobe(_ctx: RetProbeContext) -> u32 {
+                rcu::on_exit($index);
+                0
+            }
+        };
+    }
+
+    rcu_programs!(
+        1,
+        rcu1_enter_fentry,
+        rcu1_exit_fexit,
+        rcu1_enter_kprobe,
+        rcu1_exit_kretprobe
+    );
+    rcu_programs!(
+        2,
+        rcu2_enter_fentry,
+        rcu2_exit_fexit,
+        rcu2_enter_kprobe,
+        rcu2_exit_kretprobe
+    );
+    rcu_programs!(
+        3,
+        rcu3_enter_fentry,
+        rcu3_exit_fexit,
+        rcu3_enter_kprobe,
+        rcu3_exit_kretprobe
+    );
+    rcu_programs!(
+        4,
+        rcu4_enter_fentry,
+        rcu4_exit_fexit,
+        rcu4_enter_kprobe,
+        rcu4_exit_kretprobe
+    );
 }
 
 /// GPL-only helpers (`bpf_probe_read_kernel`, `bpf_get_stack`) need it.

@@ -1,4 +1,4 @@
-//! rcu_barrier: how long each call took and who made it.
+//! rcu_barrier and its kin: how long each call took and who made it.
 
 use aya_ebpf::{
     cty::c_void,
@@ -11,9 +11,10 @@ use zerocopy::IntoBytes as _;
 
 use crate::{cpu, globals, switch::Next, task};
 
-/// Calls (with the off-CPU leg: blocks) under way, by thread id.
+/// Calls (with the off-CPU leg: blocks) under way, by function and thread id: one
+/// may call another.
 #[map]
-static RCU_CALLS: HashMap<u32, RcuRecord> = HashMap::with_max_entries(1024, 0);
+static RCU_CALLS: HashMap<u64, RcuRecord> = HashMap::with_max_entries(1024, 0);
 
 /// What a new entry of `RCU_CALLS` is copied from: a record is too large for
 /// the stack of a program.
@@ -37,30 +38,42 @@ const FRAMES_SEARCHED: usize = 16;
 
 /// A call begins. One that began before the run is not the run's.
 #[inline(always)]
-pub(crate) fn on_enter(ctx: *mut c_void) {
+pub(crate) fn on_enter(ctx: *mut c_void, function: u32) {
     if let Some(state) = cpu::watched_state(watch::SWITCHES) {
-        begin(ctx, state, bpf_get_current_pid_tgid(), 0);
+        begin(ctx, state, bpf_get_current_pid_tgid(), 0, function);
     }
+}
+
+/// The key of a call in `RCU_CALLS`.
+#[inline(always)]
+fn key(pid: u32, function: u32) -> u64 {
+    u64::from(function) << 32 | u64::from(pid)
 }
 
 /// A call ends.
 #[inline(always)]
-pub(crate) fn on_exit() {
+pub(crate) fn on_exit(function: u32) {
     if let Some(state) = cpu::any_state() {
-        finish(state, bpf_get_current_pid_tgid() as u32);
+        finish(state, bpf_get_current_pid_tgid() as u32, function);
     }
 }
 
-/// Notes that the current task is in rcu_barrier; false when it cannot be.
+/// Notes that the current task is in a function; false when it cannot be.
 #[inline(always)]
-fn begin(ctx: *mut c_void, state: &mut CpuState, pid_tgid: u64, off_cpu: u32) -> bool {
+fn begin(
+    ctx: *mut c_void,
+    state: &mut CpuState,
+    pid_tgid: u64,
+    off_cpu: u32,
+    function: u32,
+) -> bool {
     let pid = pid_tgid as u32;
     let Some(empty) = RCU_EMPTY.get(0) else {
         return false;
     };
     // A leftover of the same thread id is overwritten.
-    let _ = RCU_CALLS.insert(pid, empty, 0);
-    let Some(call) = RCU_CALLS.get_ptr_mut(pid) else {
+    let _ = RCU_CALLS.insert(key(pid, function), empty, 0);
+    let Some(call) = RCU_CALLS.get_ptr_mut(key(pid, function)) else {
         cpu::lost(state, loss::RCU_MAP_FULL);
         return false;
     };
@@ -74,7 +87,7 @@ fn begin(ctx: *mut c_void, state: &mut CpuState, pid_tgid: u64, off_cpu: u32) ->
     call.start_ns = cpu::now();
     call.pid = pid;
     call.tgid = (pid_tgid >> 32) as u32;
-    call.flags = target | off_cpu;
+    call.flags = target | off_cpu | function << flags::FUNCTION_SHIFT;
     call.comm = bpf_get_current_comm().unwrap_or_default();
     call.stack_bytes = stack(ctx, &mut call.frames);
     log!("rcu_barrier: task {} begins to wait", pid);
@@ -92,15 +105,15 @@ fn stack(ctx: *mut c_void, frames: &mut [u64; RCU_FRAMES]) -> u32 {
 
 /// Sends the record of what `pid` began; false when it began nothing.
 #[inline(always)]
-fn finish(state: &mut CpuState, pid: u32) -> bool {
-    let Some(call) = RCU_CALLS.get_ptr_mut(pid) else {
+fn finish(state: &mut CpuState, pid: u32, function: u32) -> bool {
+    let Some(call) = RCU_CALLS.get_ptr_mut(key(pid, function)) else {
         return false;
     };
     // SAFETY: as in `begin`.
     let call = unsafe { &mut *call };
     call.header = cpu::header(kind::RCU, cpu::now());
     cpu::send(state, call.as_bytes());
-    let _ = RCU_CALLS.remove(pid);
+    let _ = RCU_CALLS.remove(key(pid, function));
     log!("rcu_barrier: task {} has waited", pid);
     true
 }
@@ -123,7 +136,7 @@ pub(crate) fn on_switch(
     let blocked = unsafe { &mut *blocked };
     if *blocked != 0
         && let Some(next) = next.pid()
-        && finish(state, next)
+        && finish(state, next, 0)
     {
         cpu::add(blocked, u64::MAX);
     }
@@ -131,7 +144,7 @@ pub(crate) fn on_switch(
     if task_state & (TASK_UNINTERRUPTIBLE | TASK_NOLOAD) != TASK_UNINTERRUPTIBLE {
         return;
     }
-    if in_rcu_barrier(ctx) && begin(ctx, state, pid_tgid, flags::OFF_CPU) {
+    if in_rcu_barrier(ctx) && begin(ctx, state, pid_tgid, flags::OFF_CPU, 0) {
         cpu::add(blocked, 1);
     }
 }

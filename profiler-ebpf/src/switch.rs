@@ -5,9 +5,9 @@ use aya_ebpf::{
     helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel},
     programs::TracePointContext,
 };
-use profiler_ebpf::{UNKNOWN, target, watch};
+use profiler_ebpf::{COMM_LEN, UNKNOWN, target, watch};
 
-use crate::{cpu, globals, rcu, task};
+use crate::{cpu, globals, rcu, task, wake};
 
 /// One switch in so many is timed: two clock readings each would cost as much
 /// as the rest of the program.
@@ -31,6 +31,22 @@ impl Next {
         match self {
             Self::Task(task) => task::pid_of(*task),
             Self::Pid(pid) => Some(*pid),
+        }
+    }
+
+    /// Its name, where it can be known.
+    #[inline(always)]
+    pub(crate) fn comm(&self, ctx: *mut c_void) -> [u8; COMM_LEN] {
+        match self {
+            Self::Task(task) => task::comm_of(*task),
+            Self::Pid(_) => {
+                let offset = globals::SWITCH_NEXT_COMM.load();
+                if offset == UNKNOWN {
+                    return Default::default();
+                }
+                // SAFETY: the helper checks the offset against the record's bounds.
+                unsafe { TracePointContext::new(ctx).read_at(offset as usize) }.unwrap_or_default()
+            }
         }
     }
 }
@@ -166,6 +182,16 @@ pub(crate) fn on_switch(ctx: *mut c_void, args: &Args) {
         (false, false) => counters.other_preempted += 1,
     }
 
+    if globals::WANT_LEDGER.load() != 0 {
+        wake::on_switch(&wake::Switch {
+            ctx,
+            pid: pid_tgid as u32,
+            is_target,
+            voluntary: args.voluntary,
+            state: args.state,
+            next: &args.next,
+        });
+    }
     if globals::RCU_START.load() != 0 {
         let blocked_as = if args.voluntary { args.state } else { 0 };
         rcu::on_switch(ctx, state, pid_tgid, blocked_as, &args.next);

@@ -14,7 +14,7 @@ use profiler_ebpf::{
 };
 use zerocopy::IntoBytes as _;
 
-use crate::{cpu, globals};
+use crate::{cpu, globals, wake};
 
 /// The target's tasks (with `target::MACHINE` and `target::CGROUP`: those that
 /// were switched from), by thread id. Preallocated: it is written from
@@ -95,6 +95,12 @@ fn find(pid: u32) -> Option<*mut TaskEntry> {
         slot.pid = pid;
     }
     Some(entry)
+}
+
+/// Whether `pid` is one of the target's tasks that were met before.
+#[inline(always)]
+pub(crate) fn is_known(pid: u32) -> bool {
+    find(pid).is_some()
 }
 
 /// Forgets `pid`; returns its switches if it was known.
@@ -200,6 +206,9 @@ pub(crate) fn on_free(pid: Option<u32>, comm: [u8; COMM_LEN]) {
         return;
     };
     let begin = cpu::now();
+    if globals::WANT_LEDGER.load() != 0 {
+        wake::on_free(pid);
+    }
     if let Some(entry) = forget(pid) {
         let record = TaskRecord {
             header: cpu::header(kind::TASK, cpu::now()),

@@ -145,6 +145,10 @@ pub struct MeasureArgs {
     /// How often.
     #[command(flatten)]
     pub repeat: RepeatArgs,
+    /// Keep the ledger: what preemption costs and what it buys. Wake-up latencies,
+    /// who preempts whom, time lost to jiffies; dearer than the rest
+    #[arg(long)]
+    pub ledger: bool,
     /// The command to measure, with its arguments
     #[arg(last = true, value_name = "CMD")]
     pub workload: Vec<OsString>,
@@ -171,6 +175,7 @@ impl Default for MeasureArgs {
             count: Count::default(),
             max_overhead: DEFAULT_MAX_OVERHEAD,
             repeat: RepeatArgs::default(),
+            ledger: false,
             workload: Vec::new(),
         }
     }
@@ -453,6 +458,8 @@ pub struct BenchArgs {
 /// The built-in benchmarks.
 #[derive(Debug, Subcommand)]
 pub enum Bench {
+    /// Periodic wake-ups beside a busy background
+    Latency(workloads::latency::Args),
     /// Groups of senders and receivers, as `perf bench sched messaging`
     Messaging(workloads::messaging::Args),
     /// Two tasks passing a token, as `perf bench sched pipe`

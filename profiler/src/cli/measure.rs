@@ -25,7 +25,9 @@ use crate::metric::{Choice, Reader};
 use crate::model::{self, AnalyseOptions};
 use crate::output;
 use crate::probes::target::{self, Family, Scope};
-use crate::probes::{ProbeStatus, ProgramInfo, Request, Session, Settings, idle_text, perf};
+use crate::probes::{
+    LedgerSettings, ProbeStatus, ProgramInfo, Request, Session, Settings, idle_text, perf,
+};
 use crate::recording::{
     Header, MemorySink, Metric, Recording, Sampling, Sink, Target, Trailer, Writer,
 };
@@ -557,6 +559,10 @@ fn attach(
                 .unwrap_or_else(|| ring_bytes(cpus.len(), args.frequency, args.user_stacks)),
             max_tasks: MAX_TASKS,
             log: verbose >= 2,
+            ledger: args.ledger.then(|| {
+                let facts = &host.facts;
+                LedgerSettings::new(&facts.kernel, &facts.symbols, around.offsets.ledger.clone())
+            }),
         },
         around,
         kallsyms: &host.facts.symbols,

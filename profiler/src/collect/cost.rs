@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use profiler_ebpf::ledger::LedgerCpu;
 use profiler_ebpf::{Counters, CpuState};
 
 use crate::probes::Plain;
@@ -82,6 +83,35 @@ fn bpf_ns(counters: &Counters, clock_ns: f64) -> u64 {
     counters.sampler_ns + counters.task_ns + switches as u64
 }
 
+/// Nanoseconds in the ledger's programs, which time one run in 64.
+fn ledger_ns(ledger: &LedgerCpu, clock_ns: f64) -> u64 {
+    if ledger.timed_hits == 0 {
+        return 0;
+    }
+    let mean = ledger.timed_ns as f64 / ledger.timed_hits as f64 - clock_ns;
+    (mean.max(0.0) * ledger.hits as f64) as u64
+}
+
+/// What the programs add to one switch and the wake-up that led to it; `None`
+/// without a switch that was timed.
+fn per_switch_ns(inputs: &Inputs<'_>, clock_ns: f64) -> Option<u64> {
+    // Taken off a measured time, so of a price that noise exceeds the least.
+    let price = inputs
+        .prices
+        .switch
+        .map_or(0.0, |price| match price.is_bound {
+            true => price.low,
+            false => price.ns,
+        });
+    let mean = |ns: u64, hits: u64| {
+        (hits > 0).then(|| (ns as f64 / hits as f64 - clock_ns).max(0.0) + price)
+    };
+    let counters = inputs.counters;
+    let switch = mean(counters.switch_timed_ns, counters.switch_timed_hits)?;
+    let wake = mean(inputs.ledger.timed_ns, inputs.ledger.timed_hits).unwrap_or_default();
+    Some((switch + wake) as u64)
+}
+
 /// What a run's own cost is made of.
 pub(super) struct Inputs<'a> {
     /// Counters at the workload's end.
@@ -101,6 +131,8 @@ pub(super) struct Inputs<'a> {
     pub(super) online_cpus: usize,
     /// What hits of breakpoints took, their program included, nanoseconds.
     pub(super) hits_ns: u64,
+    /// Counters of the ledger's programs; zeros when there is no ledger.
+    pub(super) ledger: LedgerCpu,
 }
 
 /// What entering and leaving a program costs, beside the program: calibrated on
@@ -208,12 +240,12 @@ pub(super) fn overhead(inputs: &Inputs<'_>) -> Overhead {
     let counters = inputs.counters;
     let prices = inputs.prices;
     let clock_ns = prices.clock_ns.unwrap_or_default();
-    let bpf_ns = bpf_ns(counters, clock_ns);
+    let bpf_ns = bpf_ns(counters, clock_ns) + ledger_ns(&inputs.ledger, clock_ns);
     let sample_ns = prices.sample.map_or(0.0, |price| price.ns);
     let switch_ns = prices.switch.map_or(0.0, |price| price.ns);
     let task_hits = counters.task_hits as f64;
     let probe_ns = (sample_ns * counters.sampler_hits as f64
-        + switch_ns * counters.switch_hits as f64
+        + switch_ns * (counters.switch_hits + inputs.ledger.hits) as f64
         + (switch_ns + clock_ns) * task_hits) as u64
         + inputs.hits_ns;
     let user_ns = nanoseconds(inputs.user);
@@ -232,6 +264,7 @@ pub(super) fn overhead(inputs: &Inputs<'_>) -> Overhead {
         bpf_source: "the programs' own clock".to_owned(),
         bpf_stats_ns: inputs.kernel_stats_ns,
         probe_source: prices.text(),
+        per_switch_ns: per_switch_ns(inputs, clock_ns),
     }
 }
 
@@ -270,6 +303,7 @@ mod tests {
             wall: Duration::from_secs(1),
             online_cpus: 2,
             hits_ns: 1_000,
+            ledger: LedgerCpu::default(),
         });
         // 2 ms + 64,000 x 80 ns + 1000 x 40 ns + 5 us; 1000 x 1 us + 64,010 x
         // 50 ns + 10 x 20 ns + 1 us; 3 ms.
@@ -296,6 +330,7 @@ mod tests {
             wall: Duration::ZERO,
             online_cpus: 0,
             hits_ns: 0,
+            ledger: LedgerCpu::default(),
         });
         assert_eq!(overhead.share, 0.0);
         assert_eq!(

@@ -3,10 +3,12 @@
 use aya::maps::{MapData, RingBuf};
 use bytes::Bytes;
 use profiler_ebpf::{
-    Counters, EpochRecord, RcuRecord, RecordHeader, SampleRecord, TaskRecord, flags, kind, loss,
+    Counters, EpochRecord, RCU_FUNCTIONS, RcuRecord, RecordHeader, SampleRecord, TaskRecord, flags,
+    kind, loss,
 };
 use zerocopy::FromBytes as _;
 
+use super::ledger::Worst;
 use super::rcu::RcuCalls;
 use super::tasks::Tasks;
 use super::users::UserSymbols;
@@ -41,6 +43,8 @@ pub(super) struct Drain<'a> {
     rcu: RcuCalls,
     /// Switches by task.
     pub(super) tasks: Tasks,
+    /// The longest wake-up latencies.
+    pub(super) worst: Worst,
     /// Records that are of no known kind or size: the object is not of this
     /// build, or memory is broken.
     pub(super) unreadable: u64,
@@ -61,6 +65,7 @@ impl<'a> Drain<'a> {
             users: UserSymbols::default(),
             rcu: RcuCalls::default(),
             tasks: Tasks::default(),
+            worst: Worst::default(),
             unreadable: 0,
             comms: FastMap::default(),
         }
@@ -94,6 +99,7 @@ impl<'a> Drain<'a> {
             Ok(kind::EPOCH) => self.epoch(bytes, sink),
             Ok(kind::RCU) => self.rcu_barrier(bytes, sink),
             Ok(kind::TASK) => self.task(bytes),
+            Ok(kind::LATENCY) => self.latency(bytes),
             _ => None,
         };
         if known.is_none() {
@@ -166,7 +172,8 @@ impl<'a> Drain<'a> {
         let (record, _) = RcuRecord::read_from_prefix(bytes).ok()?;
         let depth = record.stack_bytes as usize / 8;
         let frames = record.frames.get(..depth)?;
-        let (of_call, rcu_barrier) = self.rcu_barrier_frames(frames);
+        let function = RCU_FUNCTIONS.get((record.flags >> flags::FUNCTION_SHIFT) as usize)?;
+        let (of_call, rcu_barrier) = self.call_frames(frames, function);
         let in_mutex = frames[..of_call].iter().any(|&address| {
             self.kallsyms
                 .lookup(address)
@@ -184,7 +191,9 @@ impl<'a> Drain<'a> {
             tgid: record.tgid,
             comm: self.comm(&record.comm, sink),
             kernel_stack: self.kernel_stack(&stack, sink),
-            target: record.flags & flags::TARGET != 0,
+            // Attaching and detaching wait for RCU too.
+            target: record.flags & flags::TARGET != 0
+                && (self.own_tgid == 0 || record.tgid != self.own_tgid),
         };
         if record.flags & flags::OFF_CPU == 0 {
             sink.rcu(&call.event());
@@ -201,20 +210,25 @@ impl<'a> Drain<'a> {
         Some(())
     }
 
-    /// Where rcu_barrier and its callers begin on a stack. The programs that saw
-    /// the call and their trampolines stand before it; with another tracer on the
+    fn latency(&mut self, bytes: &[u8]) -> Option<()> {
+        let origin_ns = self.origin_ns;
+        let since_start = |time_ns: u64| time_ns.saturating_sub(origin_ns);
+        self.worst.record(bytes, self.kallsyms, since_start)
+    }
+
+    /// Where a function and its callers begin on a stack. The programs that saw the
+    /// call and their trampolines stand before it; with another tracer on the
     /// function they stand in its place, and its address is given too.
-    fn rcu_barrier_frames(&self, frames: &[u64]) -> (usize, Option<u64>) {
+    fn call_frames(&self, frames: &[u64], function: &str) -> (usize, Option<u64>) {
         let symbol_of = |&address: &u64| self.kallsyms.lookup(address);
-        let is_rcu_barrier =
-            |address: &u64| symbol_of(address).is_some_and(|it| it.base_name() == "rcu_barrier");
-        if let Some(position) = frames.iter().position(is_rcu_barrier) {
+        let is_it = |address: &u64| symbol_of(address).is_some_and(|it| it.base_name() == function);
+        if let Some(position) = frames.iter().position(is_it) {
             return (position, None);
         }
         let caller = frames
             .iter()
             .position(|address| symbol_of(address).is_some_and(|it| it.module != "bpf"));
-        (caller.unwrap_or(0), self.kallsyms.address("rcu_barrier"))
+        (caller.unwrap_or(0), self.kallsyms.address(function))
     }
 
     fn comm(&mut self, comm: &[u8; 16], sink: &mut dyn Sink) -> u32 {

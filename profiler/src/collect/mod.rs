@@ -6,6 +6,7 @@ mod cost;
 pub mod counting;
 mod cpus;
 mod drain;
+mod ledger;
 mod pin;
 mod pingpong;
 mod prices;

@@ -15,6 +15,7 @@ use super::cost::{self, Prices};
 use super::counting;
 use super::cpus::{Gaps, newcomers};
 use super::drain::{Drain, epoch_of, other_switches, target_switches};
+use super::ledger;
 use super::signals::Signals;
 use super::workload::{CannotStart, Exit, Workload};
 use crate::kernel::{CpuList, Kallsyms, ProcStat};
@@ -221,6 +222,7 @@ impl Run<'_> {
         });
         let counted = counted.flatten();
         let states = self.session.states()?;
+        let ledger_cpus = self.session.ledger_states();
         let user = cost::own_cpu_time().saturating_sub(user_before);
         let end_ns = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
         // The kernel's statistics are off again from here on.
@@ -245,7 +247,7 @@ impl Run<'_> {
             },
             probes: self.session.status().to_vec(),
             idle_samples: counters.idle_samples,
-            losses: losses(&states),
+            losses: [losses(&states), ledger::losses(&ledger_cpus)].concat(),
             gaps: gaps.finish(end_ns),
             overhead: cost::overhead(&cost::Inputs {
                 counters: &counters,
@@ -256,6 +258,7 @@ impl Run<'_> {
                 wall,
                 online_cpus: online.len(),
                 hits_ns: counted.as_ref().map_or(0, counting::Ended::hits_ns),
+                ledger: ledger::total(&ledger_cpus),
             }),
             warnings,
             ..Trailer::default()
@@ -281,6 +284,10 @@ impl Run<'_> {
         let before_detach = Instant::now();
         let maps = self.session.detach();
         let detach = before_detach.elapsed();
+        if let Some(maps) = &maps.ledger {
+            let worst = drain.worst.finish();
+            trailer.ledger = Some(ledger::gather(maps, &ledger_cpus, worst, self.kallsyms));
+        }
         let in_slots = maps.slots.iter().flatten();
         let in_slots = in_slots.map(|Plain(slot)| (slot.pid, slot.entry));
         let in_table = maps.tasks.iter().flatten();

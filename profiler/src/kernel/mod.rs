@@ -7,12 +7,14 @@
 mod btf;
 mod btf_kind;
 mod capabilities;
+pub mod causes;
 mod cgroup;
 mod cmdline;
 mod collect;
 mod config;
 mod cpulist;
 mod facts;
+mod flavour;
 mod format;
 mod hypervisor;
 mod hz;
@@ -38,6 +40,7 @@ pub use cpulist::{CpuList, CpuListError};
 pub use facts::{
     Config, KernelFacts, Lockdown, LockdownState, MachineFacts, Model, PreemptModel, Release,
 };
+pub use flavour::{RcuFacts, TickFacts, how_to_change_model};
 pub use format::{TracepointField, TracepointFormat};
 pub use hypervisor::hypervisor;
 pub use hz::find_hz;

@@ -1,15 +1,17 @@
 //! From a recording to a report.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
-use super::attribution::{Attribution, comm, frame_name, frames};
+use super::attribution::{Attribution, frame_name};
 use super::cost::{Cost, Costs};
 use super::interval::wilson;
 use super::knowledge::Knowledge;
+use super::ledger;
+use super::rcu;
 use super::report::{
     CallerShare, Coverage, FunctionShare, Kernel, LossReport, OptionReport, Other, OverheadReport,
-    Rcu, RcuBy, Report, Run, SCHEMA, SamplingReport, Switches,
+    Report, Run, SCHEMA, SamplingReport, Switches,
 };
 use super::runs::{measurements, points, profiler_effect};
 use super::tally::{OptionTally, Tally};
@@ -22,8 +24,6 @@ use crate::recording::{
 
 /// The status row of the context-switch counter.
 const SWITCH: &str = "switch";
-/// The status row of the rcu_barrier timer.
-const RCU_BARRIER: &str = "rcu_barrier";
 /// The leg of a row that has none left.
 const NO_LEG: &str = "none";
 /// The reason that is not a loss: the record arrived, its stack cut short.
@@ -73,7 +73,7 @@ pub fn analyse_with(
     warnings.extend(bias(recording, salvaged));
     warnings.extend(knowledge.contradictions().map(str::to_owned));
 
-    Report {
+    let mut report = Report {
         schema: SCHEMA.to_owned(),
         kernel: Kernel::from(&header.kernel),
         machine: if salvaged {
@@ -108,7 +108,7 @@ pub fn analyse_with(
         options: option_reports(recording, knowledge, &tally, options),
         other: other(&tally),
         switches: switches(recording, salvaged),
-        rcu: rcu(recording, salvaged),
+        rcu: rcu::calls(recording, salvaged),
         coverage: Coverage {
             cpus: header.sampling.cpus.clone(),
             idle_samples: if salvaged {
@@ -136,7 +136,10 @@ pub fn analyse_with(
             probe_source: trailer.overhead.probe_source.clone(),
         }),
         warnings,
-    }
+        ..Report::default()
+    };
+    ledger::add(&mut report, recording);
+    report
 }
 
 /// Whether the recording was cut off before its trailer.
@@ -354,7 +357,7 @@ fn other(tally: &Tally) -> Other {
     }
 }
 
-fn probe<'r>(recording: &'r Recording, wanted: &str) -> Option<&'r ProbeStatus> {
+pub(super) fn probe<'r>(recording: &'r Recording, wanted: &str) -> Option<&'r ProbeStatus> {
     recording
         .trailer
         .probes
@@ -379,67 +382,8 @@ fn switches(recording: &Recording, salvaged: bool) -> Option<Switches> {
         preempted: counts.preempted,
         evidence: Evidence::Counted,
         leg: probe(recording, SWITCH).map(|probe| probe.leg.clone()),
+        ..Switches::default()
     })
-}
-
-fn rcu(recording: &Recording, salvaged: bool) -> Option<Vec<Rcu>> {
-    let probe = probe(recording, RCU_BARRIER);
-    // A salvaged recording has no probe table, but its events were seen.
-    if probe.is_none() && (!salvaged || recording.rcu.is_empty()) {
-        return None;
-    }
-    let mut total = Rcu {
-        event: RCU_BARRIER.to_owned(),
-        evidence: rcu_evidence(probe),
-        leg: probe.map(|probe| probe.leg.clone()),
-        ..Rcu::default()
-    };
-    let mut by: HashMap<(&str, u32), RcuBy> = HashMap::new();
-    for event in recording.rcu.iter().filter(|event| event.target) {
-        total.count += 1;
-        total.total_ns = total.total_ns.saturating_add(event.duration_ns);
-        total.max_ns = total.max_ns.max(event.duration_ns);
-        let group = by
-            .entry((comm(recording, event.comm), event.kernel_stack))
-            .or_default();
-        group.count += 1;
-        group.total_ns = group.total_ns.saturating_add(event.duration_ns);
-        group.max_ns = group.max_ns.max(event.duration_ns);
-    }
-    // Stacks that differ only in addresses read the same.
-    let mut named: BTreeMap<(String, String), RcuBy> = BTreeMap::new();
-    for ((comm, stack), group) in by {
-        let stack = frames(recording, stack)
-            .iter()
-            .rev()
-            .map(|&frame| frame_name(recording, frame))
-            .collect::<Vec<_>>()
-            .join(";");
-        let entry = named.entry((comm.to_owned(), stack)).or_default();
-        entry.count += group.count;
-        entry.total_ns = entry.total_ns.saturating_add(group.total_ns);
-        entry.max_ns = entry.max_ns.max(group.max_ns);
-    }
-    total.by = named
-        .into_iter()
-        .map(|((comm, stack), group)| RcuBy {
-            comm,
-            stack,
-            ..group
-        })
-        .collect();
-    total.by.sort_by_key(|group| Reverse(group.total_ns));
-    Some(vec![total])
-}
-
-/// A leg on the function sees each call. Any other sees a task that blocks with
-/// the function on its stack, and concludes.
-fn rcu_evidence(probe: Option<&ProbeStatus>) -> Evidence {
-    let on_function = |leg: &str| leg.starts_with("fentry") || leg.starts_with("kprobe");
-    match probe {
-        Some(probe) if !on_function(&probe.leg) => Evidence::Inferred,
-        _ => Evidence::Counted,
-    }
 }
 
 /// The newest record of each CPU: its counters hold the whole run so far.

@@ -1,13 +1,17 @@
 //! Attribution and cost. Neither files nor the kernel are read here.
 
+mod account;
 mod analyse;
 mod attribution;
 mod cost;
 mod interval;
 mod knowledge;
+pub mod ledger;
+mod rcu;
 pub mod report;
 mod runs;
 mod tally;
+pub mod timers;
 
 pub use analyse::{AnalyseOptions, analyse, analyse_with};
 pub use attribution::{Attribution, Owned};

@@ -8,9 +8,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::ledger::{
+    Handoff, KernelThread, LedgerReport, PreemptionBy, SwitchCause, WakeupLatency,
+};
 use super::runs::{ProfilerEffect, RunMetric};
+use super::timers::Timers;
 use crate::catalog::OptionState;
-use crate::kernel::{KernelFacts, Lockdown, MachineFacts, PreemptModel};
+use crate::kernel::{
+    KernelFacts, Lockdown, MachineFacts, PreemptModel, RcuFacts, TickFacts, how_to_change_model,
+};
 use crate::probes::ProbeStatus;
 use crate::recording::{Evidence, Gap, RunRecord, Target};
 
@@ -43,6 +49,17 @@ pub struct Report {
     /// Blocking RCU calls of the target; absent when no leg watched them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rcu: Option<Vec<Rcu>>,
+    /// How long woken tasks of the target waited for a CPU; absent without a
+    /// ledger, or when no leg watched wake-ups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wakeup_latency: Option<WakeupLatency>,
+    /// Waits of the target that jiffies rounded up; absent without a ledger, or
+    /// when no leg watched timers or HZ is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timers: Option<Timers>,
+    /// Both sides of the account; absent without a ledger.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ledger: Option<LedgerReport>,
     /// What the samples cover and what they do not.
     pub coverage: Coverage,
     /// Records that were lost.
@@ -77,6 +94,15 @@ pub struct Kernel {
     /// Why kernel symbols could not be read; absent when they could.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub symbols_hidden: Option<String>,
+    /// How the preemption model can be changed, one phrase.
+    #[serde(default)]
+    pub how_to_change_model: String,
+    /// Its tick.
+    #[serde(default)]
+    pub tick: TickFacts,
+    /// Its RCU.
+    #[serde(default)]
+    pub rcu: RcuFacts,
 }
 
 impl From<&KernelFacts> for Kernel {
@@ -91,6 +117,9 @@ impl From<&KernelFacts> for Kernel {
             clock: facts.clock.clone(),
             lockdown: facts.lockdown.clone(),
             symbols_hidden: facts.symbols_hidden.clone(),
+            how_to_change_model: how_to_change_model(facts),
+            tick: TickFacts::from(facts),
+            rcu: RcuFacts::from(facts),
         }
     }
 }
@@ -270,12 +299,28 @@ pub struct Switches {
     /// The leg that counted them; absent in a salvaged recording.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leg: Option<String>,
+    /// Of the voluntary ones, those of tasks that ended; absent without a ledger,
+    /// as what follows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exits: Option<u64>,
+    /// The preempted ones by cause, most first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_cause: Vec<SwitchCause>,
+    /// Who took the CPU from whom, most first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub preemptions_by: Vec<PreemptionBy>,
+    /// Kernel threads that did, by the time lost.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernel_threads: Vec<KernelThread>,
+    /// One hand-off between two tasks on one CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handoff: Option<Handoff>,
 }
 
 /// One kind of blocking RCU call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rcu {
-    /// `rcu_barrier`.
+    /// `rcu_barrier`, `synchronize_rcu`, ...
     pub event: String,
     /// Calls by the target.
     pub count: u64,
@@ -297,6 +342,10 @@ pub struct Rcu {
 pub struct RcuBy {
     /// The task's name.
     pub comm: String,
+    /// What the kernel was asked to do, e.g. `veth delete`; absent when the stack
+    /// has none of the functions that tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<String>,
     /// The kernel stack at the call, outermost first, joined by `;`.
     pub stack: String,
     /// Calls.

@@ -50,10 +50,44 @@ const RCU_BARRIER_LINES: [Release; 10] = [
     Release::new(7, 3),
 ];
 
+/// Lines on which the matrix attached both methods to the other blocking RCU
+/// calls and called them.
+const SYNCHRONIZE_LINES: [Release; 5] = [
+    Release::new(5, 10),
+    Release::new(6, 1),
+    Release::new(6, 12),
+    Release::new(6, 18),
+    Release::new(7, 3),
+];
+
 /// The allow-list.
-const ALLOWED: [(Method, &str, &[Release]); 2] = [
+const ALLOWED: [(Method, &str, &[Release]); 10] = [
     (Method::Fentry, "rcu_barrier", &RCU_BARRIER_LINES),
     (Method::Kprobe, "rcu_barrier", &RCU_BARRIER_LINES),
+    (Method::Fentry, "synchronize_rcu", &SYNCHRONIZE_LINES),
+    (Method::Kprobe, "synchronize_rcu", &SYNCHRONIZE_LINES),
+    (
+        Method::Fentry,
+        "synchronize_rcu_expedited",
+        &SYNCHRONIZE_LINES,
+    ),
+    (
+        Method::Kprobe,
+        "synchronize_rcu_expedited",
+        &SYNCHRONIZE_LINES,
+    ),
+    (Method::Fentry, "synchronize_srcu", &SYNCHRONIZE_LINES),
+    (Method::Kprobe, "synchronize_srcu", &SYNCHRONIZE_LINES),
+    (
+        Method::Fentry,
+        "synchronize_srcu_expedited",
+        &SYNCHRONIZE_LINES,
+    ),
+    (
+        Method::Kprobe,
+        "synchronize_srcu_expedited",
+        &SYNCHRONIZE_LINES,
+    ),
 ];
 
 /// Whether `target` may be attached to by `method` on `release`; if not, why.

@@ -3,9 +3,10 @@
 
 use anyhow::{Context as _, anyhow};
 use aya::programs::{
-    BtfTracePoint, FEntry, FExit, KProbe, ProgramError, RawTracePoint, TracePoint,
+    BtfTracePoint, FEntry, FExit, KProbe, Program, ProgramError, RawTracePoint, TracePoint,
 };
 use aya::{Btf, Ebpf};
+use profiler_ebpf::RCU_FUNCTIONS;
 
 use super::ProbeStatus;
 use super::allow::{self, Method};
@@ -29,13 +30,16 @@ pub struct Surroundings<'a> {
 type Attach<'a> = Box<dyn FnOnce(&mut Ebpf) -> anyhow::Result<()> + 'a>;
 
 /// One way to make a measurement.
-struct Leg<'a> {
+pub(super) struct Leg<'a> {
     name: &'static str,
     attach: Attach<'a>,
 }
 
 impl<'a> Leg<'a> {
-    fn new(name: &'static str, attach: impl FnOnce(&mut Ebpf) -> anyhow::Result<()> + 'a) -> Self {
+    pub(super) fn new(
+        name: &'static str,
+        attach: impl FnOnce(&mut Ebpf) -> anyhow::Result<()> + 'a,
+    ) -> Self {
         Self {
             name,
             attach: Box::new(attach),
@@ -45,7 +49,7 @@ impl<'a> Leg<'a> {
 
 /// Tries `legs` in order and reports the outcome; to `refusals` goes what was
 /// said of those that failed, at length.
-fn first(
+pub(super) fn first(
     ebpf: &mut Ebpf,
     wanted: &str,
     refusals: &mut Vec<String>,
@@ -82,7 +86,7 @@ fn first(
 
 fn program<'e, P>(ebpf: &'e mut Ebpf, name: &str) -> anyhow::Result<&'e mut P>
 where
-    &'e mut P: TryFrom<&'e mut aya::programs::Program, Error = ProgramError>,
+    &'e mut P: TryFrom<&'e mut Program, Error = ProgramError>,
 {
     let program = ebpf
         .program_mut(name)
@@ -90,7 +94,7 @@ where
     Ok(<&mut P>::try_from(program)?)
 }
 
-fn tp_btf(
+pub(super) fn tp_btf(
     ebpf: &mut Ebpf,
     name: &str,
     tracepoint: &str,
@@ -106,7 +110,7 @@ fn tp_btf(
     Ok(())
 }
 
-fn raw_tp(ebpf: &mut Ebpf, name: &str, tracepoint: &str) -> anyhow::Result<()> {
+pub(super) fn raw_tp(ebpf: &mut Ebpf, name: &str, tracepoint: &str) -> anyhow::Result<()> {
     let program: &mut RawTracePoint = program(ebpf, name)?;
     program.load()?;
     if let Err(error) = program.attach(tracepoint) {
@@ -138,7 +142,17 @@ fn tracepoint(
     Ok(())
 }
 
-fn needs(known: bool, what: &str) -> anyhow::Result<()> {
+/// Detaches and unloads a tracepoint's program. One that is not loaded cannot be
+/// unloaded, which is as well.
+pub(super) fn unload(ebpf: &mut Ebpf, name: &str) {
+    let _ = match ebpf.program_mut(name) {
+        Some(Program::BtfTracePoint(program)) => program.unload(),
+        Some(Program::RawTracePoint(program)) => program.unload(),
+        _ => Ok(()),
+    };
+}
+
+pub(super) fn needs(known: bool, what: &str) -> anyhow::Result<()> {
     if known {
         Ok(())
     } else {
@@ -148,16 +162,16 @@ fn needs(known: bool, what: &str) -> anyhow::Result<()> {
 
 /// A tracepoint of the scheduler and what its legs need to know. Its programs are
 /// `WANTED_btf`, `WANTED_raw` and `WANTED_tp`.
-struct SchedEvent<'a> {
-    wanted: &'a str,
-    tracepoint: &'a str,
+pub(super) struct SchedEvent<'a> {
+    pub(super) wanted: &'a str,
+    pub(super) tracepoint: &'a str,
     /// Whether what the raw and BTF legs read of a task is known, and its name.
-    reads: (bool, &'a str),
+    pub(super) reads: (bool, &'a str),
     /// What the last leg reads of the tracepoint's record.
-    fields: &'a [Option<u32>],
+    pub(super) fields: &'a [Option<u32>],
 }
 
-fn attach_sched(
+pub(super) fn attach_sched(
     ebpf: &mut Ebpf,
     around: &Surroundings<'_>,
     refusals: &mut Vec<String>,
@@ -235,51 +249,57 @@ pub(super) fn attach_free(
     attach_sched(ebpf, around, refusals, &event)
 }
 
-/// Attaches to rcu_barrier itself. `none` in the result means that the off-CPU
-/// leg is left.
-pub(super) fn attach_rcu_barrier(
+/// Attaches to a blocking RCU call, by its index in `RCU_FUNCTIONS`. `none` in
+/// the result of rcu_barrier means that the off-CPU leg is left.
+pub(super) fn attach_rcu(
     ebpf: &mut Ebpf,
     around: &Surroundings<'_>,
     refusals: &mut Vec<String>,
+    index: usize,
 ) -> ProbeStatus {
-    const TARGET: &str = "rcu_barrier";
-    let allowed = |method| allow::check(method, TARGET, around.release).map_err(|why| anyhow!(why));
+    let target = RCU_FUNCTIONS[index];
+    let prefix = match index {
+        0 => "rcu".to_owned(),
+        index => format!("rcu{index}"),
+    };
+    let name = |program: &str| format!("{prefix}_{program}");
+    let allowed = |method| allow::check(method, target, around.release).map_err(|why| anyhow!(why));
     first(
         ebpf,
-        "rcu_barrier",
+        target,
         refusals,
         vec![
             Leg::new("fentry", |ebpf| {
                 allowed(Method::Fentry)?;
                 let btf = around.btf.as_ref().map_err(|why| anyhow!(why.clone()))?;
-                let enter: &mut FEntry = program(ebpf, "rcu_enter_fentry")?;
-                enter.load(TARGET, btf)?;
-                let exit: &mut FExit = program(ebpf, "rcu_exit_fexit")?;
-                exit.load(TARGET, btf)?;
+                let enter: &mut FEntry = program(ebpf, &name("enter_fentry"))?;
+                enter.load(target, btf)?;
+                let exit: &mut FExit = program(ebpf, &name("exit_fexit"))?;
+                exit.load(target, btf)?;
                 // The end first: a call that ends unseen would never leave the map.
                 let attached = exit.attach().map(drop).and_then(|()| {
-                    let enter: &mut FEntry =
-                        program(ebpf, "rcu_enter_fentry").map_err(|_| ProgramError::NotLoaded)?;
+                    let enter: &mut FEntry = program(ebpf, &name("enter_fentry"))
+                        .map_err(|_| ProgramError::NotLoaded)?;
                     enter.attach().map(drop)
                 });
                 if let Err(error) = attached {
-                    program::<FExit>(ebpf, "rcu_exit_fexit")?.unload()?;
-                    program::<FEntry>(ebpf, "rcu_enter_fentry")?.unload()?;
+                    program::<FExit>(ebpf, &name("exit_fexit"))?.unload()?;
+                    program::<FEntry>(ebpf, &name("enter_fentry"))?.unload()?;
                     return Err(error.into());
                 }
                 Ok(())
             }),
             Leg::new("kprobe", |ebpf| {
                 allowed(Method::Kprobe)?;
-                let exit: &mut KProbe = program(ebpf, "rcu_exit_kretprobe")?;
+                let exit: &mut KProbe = program(ebpf, &name("exit_kretprobe"))?;
                 exit.load()?;
-                exit.attach(TARGET, 0)?;
-                let enter: &mut KProbe = program(ebpf, "rcu_enter_kprobe")?;
+                exit.attach(target, 0)?;
+                let enter: &mut KProbe = program(ebpf, &name("enter_kprobe"))?;
                 let attached = enter
                     .load()
-                    .and_then(|()| enter.attach(TARGET, 0).map(drop));
+                    .and_then(|()| enter.attach(target, 0).map(drop));
                 if let Err(error) = attached {
-                    program::<KProbe>(ebpf, "rcu_exit_kretprobe")?.unload()?;
+                    program::<KProbe>(ebpf, &name("exit_kretprobe"))?.unload()?;
                     return Err(error.into());
                 }
                 Ok(())

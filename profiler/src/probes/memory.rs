@@ -58,7 +58,7 @@ fn load() -> anyhow::Result<(Ebpf, Maps)> {
     let mut ebpf = object::open(&Settings::smallest())?;
     let program: &mut RawTracePoint = peek_program(&mut ebpf)?;
     program.load()?;
-    let maps = Maps::take(&mut ebpf)?;
+    let maps = Maps::take(&mut ebpf, false)?;
     Ok((ebpf, maps))
 }
 

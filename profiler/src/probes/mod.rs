@@ -4,6 +4,7 @@
 pub mod allow;
 pub mod breakpoint;
 mod checks;
+mod ledger;
 mod legs;
 mod logs;
 mod mapped;
@@ -19,6 +20,7 @@ pub mod target;
 mod text;
 mod trial;
 
+pub use ledger::{LedgerMaps, LedgerOffsets, LedgerSettings};
 pub use legs::Surroundings;
 pub use logs::Logs;
 pub use mapped::Mapped;

@@ -6,6 +6,7 @@ use aya::{Ebpf, EbpfLoader, Pod};
 use profiler_ebpf::{CpuState, PEEK_BYTES, TaskEntry, TaskSlot, UNKNOWN, target};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use super::ledger::{LedgerGlobals, LedgerMaps, LedgerSettings};
 use super::offsets::Offsets;
 use super::target::Scope;
 
@@ -47,6 +48,8 @@ pub struct Settings {
     pub max_tasks: u32,
     /// Whether the programs write log lines.
     pub log: bool,
+    /// What the ledger's programs are told; `None` when there is to be no ledger.
+    pub ledger: Option<LedgerSettings>,
 }
 
 impl Settings {
@@ -64,6 +67,7 @@ impl Settings {
             ring_bytes: 4096,
             max_tasks: 1,
             log: false,
+            ledger: None,
         }
     }
 }
@@ -101,6 +105,8 @@ pub(super) fn open(settings: &Settings) -> anyhow::Result<Ebpf> {
         fork_child,
         free_pid,
         free_comm,
+        // Set with the ledger's own.
+        ledger: _,
     } = &settings.offsets;
     let or_unknown = |offset: &Option<u32>| offset.unwrap_or(UNKNOWN);
     let small: [(&str, u8); 4] = [
@@ -137,7 +143,9 @@ pub(super) fn open(settings: &Settings) -> anyhow::Result<Ebpf> {
         ("RCU_END", rcu_end),
     ];
 
+    let ledger = LedgerGlobals::from(settings.ledger.as_ref());
     let mut loader = EbpfLoader::new();
+    LedgerSettings::apply(&ledger, &mut loader);
     for (name, value) in &small {
         loader.override_global(name, value, true);
     }
@@ -173,6 +181,8 @@ pub struct Maps {
     pub ns_targets: HashMap<MapData, u32, u32>,
     /// What `peek` read.
     pub peek: Array<MapData, [u8; PEEK_BYTES]>,
+    /// The ledger's; `None` when there is none.
+    pub ledger: Option<LedgerMaps>,
 }
 
 impl Maps {
@@ -182,7 +192,8 @@ impl Maps {
     ///
     /// When a map is missing or of another size than the ABI says: the object is
     /// not of this build.
-    pub fn take(ebpf: &mut Ebpf) -> anyhow::Result<Self> {
+    pub fn take(ebpf: &mut Ebpf, ledger: bool) -> anyhow::Result<Self> {
+        let ledger = ledger.then(|| LedgerMaps::take(ebpf)).transpose()?;
         let mut map = |name: &'static str| {
             ebpf.take_map(name)
                 .with_context(|| format!("the BPF object has no map {name}"))
@@ -194,6 +205,7 @@ impl Maps {
             tasks: map("TASKS")?.try_into().context("map TASKS")?,
             ns_targets: map("NS_TARGETS")?.try_into().context("map NS_TARGETS")?,
             peek: map("PEEK")?.try_into().context("map PEEK")?,
+            ledger,
         })
     }
 }

@@ -2,6 +2,7 @@
 //! files of its tracepoints. Nothing is guessed; a leg that needs an offset that
 //! is not known is not used.
 
+use super::ledger::LedgerOffsets;
 use crate::kernel::{Btf, ParamKind, Release, TracepointFormat};
 
 /// Offsets and argument positions for the programs' globals.
@@ -27,6 +28,8 @@ pub struct Offsets {
     pub free_pid: Option<u32>,
     /// `comm` in the sched_process_free record.
     pub free_comm: Option<u32>,
+    /// What only the ledger reads.
+    pub ledger: LedgerOffsets,
 }
 
 /// sched_switch got its `prev_state` argument in 5.18 (commit fa2c3254d7cf).
@@ -61,6 +64,7 @@ impl Offsets {
             fork_child: field("sched_process_fork", "child_pid", 4),
             free_pid: field("sched_process_free", "pid", 4),
             free_comm: field("sched_process_free", "comm", 16),
+            ledger: LedgerOffsets::find(btf, &format),
         }
     }
 

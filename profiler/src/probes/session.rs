@@ -8,8 +8,10 @@ use anyhow::Context as _;
 use aya::Ebpf;
 use aya::maps::{MapData, PerCpuValues, RingBuf};
 use aya::programs::{PerfEvent, RawTracePoint, RawTracePointRunOptions, TestRun as _};
+use profiler_ebpf::ledger::LedgerCpu;
 use profiler_ebpf::{CheckSlots, CpuState, TaskEntry, watch};
 
+use super::ledger;
 use super::legs::{self, Surroundings};
 use super::logs::Logs;
 use super::mapped::Mapped;
@@ -75,7 +77,7 @@ impl Session {
         let mut ebpf = object::open(&settings).map_err(privileges::explain)?;
 
         let mut refusals = Vec::new();
-        let mut rcu = legs::attach_rcu_barrier(&mut ebpf, &around, &mut refusals);
+        let mut rcu = legs::attach_rcu(&mut ebpf, &around, &mut refusals, 0);
         if rcu.leg == "none"
             && let Some(text) = kallsyms.range("rcu_barrier")
         {
@@ -84,6 +86,11 @@ impl Session {
             drop(ebpf);
             ebpf = object::open(&settings).map_err(privileges::explain)?;
         }
+        // Before the switch program's price is measured, which is what it adds.
+        let ledger = match &settings.ledger {
+            Some(ledger) => ledger::attach(&mut ebpf, &around, ledger, &mut refusals),
+            None => Vec::new(),
+        };
         before_switch();
         let switch = legs::attach_switch(&mut ebpf, &around, &mut refusals);
         if rcu.leg == "none" {
@@ -96,9 +103,10 @@ impl Session {
             status.push(legs::attach_free(&mut ebpf, &around, &mut refusals));
         }
 
+        status.extend(ledger);
         status.extend(checks::rows(kallsyms));
 
-        let maps = Maps::take(&mut ebpf)?;
+        let maps = Maps::take(&mut ebpf, settings.ledger.is_some())?;
         let logs = settings.log.then(|| Logs::take(&mut ebpf)).transpose()?;
         let program = load_sampler(&mut ebpf)?;
         let (event, fds, why) =
@@ -280,6 +288,13 @@ impl Session {
     pub fn states(&self) -> anyhow::Result<Vec<Plain<CpuState>>> {
         let values = self.maps.cpus.get(&0, 0).context("reading map CPUS")?;
         Ok(values.to_vec())
+    }
+
+    /// The ledger's state of every possible CPU; empty when there is no ledger.
+    pub fn ledger_states(&self) -> Vec<Plain<LedgerCpu>> {
+        let ledger = self.maps.ledger.as_ref();
+        let values = ledger.and_then(|ledger| ledger.cpus.get(&0, 0).ok());
+        values.map(|values| values.to_vec()).unwrap_or_default()
     }
 
     /// How often samplers were throttled so far, by CPU.

@@ -33,6 +33,7 @@ impl Trailer {
             switches,
             other_switches,
             task_switches,
+            ledger,
             idle_samples,
             losses,
             gaps,
@@ -55,6 +56,14 @@ impl Trailer {
         self.switches = sum(self.switches, switches);
         self.other_switches = sum(self.other_switches, other_switches);
         append_tasks(&mut self.task_switches, task_switches);
+        self.ledger = match (self.ledger.take(), ledger) {
+            (Some(mut before), Some(next)) => {
+                before.append(next, start_ns);
+                Some(before)
+            }
+            // Of half of the runs it would be of nothing.
+            _ => None,
+        };
         self.idle_samples = self.idle_samples.saturating_add(idle_samples);
         append_losses(&mut self.losses, losses);
         self.gaps.extend(shift(gaps, start_ns));
@@ -174,6 +183,7 @@ fn append_overhead(before: &mut Overhead, next: Overhead, walls: (f64, f64)) {
         bpf_source,
         bpf_stats_ns,
         probe_source,
+        per_switch_ns,
     } = next;
     before.bpf_ns = before.bpf_ns.saturating_add(bpf_ns);
     before.probe_ns = before.probe_ns.saturating_add(probe_ns);
@@ -184,6 +194,8 @@ fn append_overhead(before: &mut Overhead, next: Overhead, walls: (f64, f64)) {
         .bpf_stats_ns
         .zip(bpf_stats_ns)
         .map(|(before, next)| before.saturating_add(next));
+    before.per_switch_ns =
+        (before.per_switch_ns.zip(per_switch_ns)).map(|(before, next)| before.midpoint(next));
     for (before, next) in [
         (&mut before.bpf_source, bpf_source),
         (&mut before.probe_source, probe_source),

@@ -8,6 +8,7 @@ mod concat;
 mod counting;
 mod format;
 mod intern;
+mod ledger;
 mod memory;
 mod merge;
 mod reader;
@@ -19,6 +20,7 @@ mod writer;
 
 pub use concat::concat;
 pub use counting::{CountedFunction, CountedSite, Counting, GROUPS, Measured, Seen};
+pub use ledger::{Histogram, Latency, LatencyGroup, Ledger, Preemption, Ticks, TimerWaits};
 pub use memory::MemorySink;
 pub use reader::{Salvaged, read, salvage};
 pub use sink::Sink;

@@ -59,6 +59,7 @@ pub(super) fn shorten(mut trailer: Trailer, room: usize) -> Result<Vec<u8>> {
         }
         let Trailer {
             task_switches,
+            ledger,
             gaps,
             warnings,
             losses,
@@ -70,6 +71,8 @@ pub(super) fn shorten(mut trailer: Trailer, room: usize) -> Result<Vec<u8>> {
         // The least needed first.
         if !task_switches.is_empty() {
             task_switches.truncate(task_switches.len() / 2);
+        } else if ledger.is_some() {
+            *ledger = None;
         } else if !gaps.is_empty() {
             gaps.truncate(gaps.len() / 2);
         } else if warnings.len() > 1 {

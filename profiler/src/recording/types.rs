@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::ledger::Ledger;
 use crate::kernel::{KernelFacts, MachineFacts};
 use crate::probes::ProbeStatus;
 
@@ -144,6 +145,9 @@ pub struct Trailer {
     pub other_switches: Option<SwitchCounts>,
     /// Switches by task of the target, most first.
     pub task_switches: Vec<TaskSwitches>,
+    /// The ledger; absent unless it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ledger: Option<Ledger>,
     /// Samples dropped in the kernel because the CPU was idle.
     pub idle_samples: u64,
     /// Losses by CPU and reason, only those above 0.
@@ -282,6 +286,10 @@ pub struct Overhead {
     /// The prices behind `probe_ns` and how they are known, one phrase.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub probe_source: String,
+    /// What the programs add to one switch and, with the ledger, the wake-up that
+    /// led to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_switch_ns: Option<u64>,
 }
 
 /// Index into [`Recording::symbols`].

@@ -7,6 +7,7 @@ pub mod doctor;
 mod escape;
 pub mod html;
 pub mod json;
+mod ledger;
 pub(crate) mod number;
 pub mod options;
 mod page;

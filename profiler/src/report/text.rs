@@ -4,6 +4,7 @@
 use anstyle::Style;
 
 use super::escape::escape;
+use super::ledger;
 use super::number::{count, nanoseconds, percent, percent_up, seconds};
 use super::page::{COST, Cell, FAINT, Page, STRONG, WARNING};
 use crate::catalog::{OptionState, State};
@@ -48,6 +49,7 @@ pub fn render(report: &Report, options: &TextOptions) -> String {
     coverage(&mut page, report);
     loss(&mut page, report);
     overhead(&mut page, report);
+    ledger::render(&mut page, report);
     probes(&mut page, &report.probes);
     warnings(&mut page, report);
     page.finish()
@@ -401,7 +403,11 @@ fn rcu(page: &mut Page, report: &Report) {
         page.labelled(COLUMN, "rcu_barrier", "not watched", Style::new());
         return;
     };
-    for event in events {
+    // Of those that were watched and not called, rcu_barrier stands for all.
+    for event in events
+        .iter()
+        .filter(|event| event.count > 0 || event.event == "rcu_barrier")
+    {
         let leg = by_leg(event.evidence, event.leg.as_deref());
         let text = if event.count == 0 {
             format!("no calls{leg}")
@@ -434,10 +440,14 @@ fn rcu_stacks(page: &mut Page, event: &Rcu) {
             stack.insert_str(0, ".. > ");
         }
         let text = format!(
-            "{} in {} by {}: {}",
+            "{} in {} by {}{}: {}",
             nanoseconds(by.total_ns),
             calls(by.count),
             escape(&by.comm),
+            by.operation
+                .as_ref()
+                .map(|operation| format!(" ({})", escape(operation)))
+                .unwrap_or_default(),
             escape(&stack)
         );
         page.labelled(COLUMN, "", &text, Style::new());

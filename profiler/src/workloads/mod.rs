@@ -2,12 +2,14 @@
 //!
 //! [`messaging`] and [`pipe`] do the same work, take the same options and print
 //! the same figures as `perf bench sched messaging` and `perf bench sched pipe`.
-//! [`spawn`], [`timers`] and [`veth`] stress what preemption models and HZ
-//! change: process churn, short waits, and `rcu_barrier`.
+//! [`latency`], [`spawn`], [`timers`] and [`veth`] stress what preemption models
+//! and HZ change: wake-ups beside a busy background, process churn, short waits,
+//! and `rcu_barrier`.
 //!
 //! Each has `Args` for the command line, `run` for the work, and `print` for
 //! what people see. `run` forks: call it before the process starts threads.
 
+pub mod latency;
 pub mod messaging;
 mod netlink;
 pub mod pipe;

@@ -4,12 +4,14 @@
 //! jiffies takes ten times as long as asked for.
 
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use super::process::Children;
 use super::total_time;
 use crate::error::hinted;
 use crate::recording::Metric;
@@ -39,6 +41,10 @@ pub struct Args {
     /// How to wait
     #[arg(long, value_enum, default_value_t = Via::Nanosleep)]
     pub via: Via,
+    /// Pass each turn on through this many processes, each of which waits for the
+    /// one before it with a time limit, as the parts of a container runtime do
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub hand_offs: u32,
 }
 
 /// Runs the benchmark; the metric is the total time in seconds.
@@ -59,11 +65,18 @@ pub fn run(args: &Args) -> Result<Metric> {
             ["at most 60000 (one minute)"],
         ));
     }
+    if args.hand_offs > MOST_HAND_OFFS {
+        return Err(hinted(
+            format!("--hand-offs {}: too many", args.hand_offs),
+            [format!("at most {MOST_HAND_OFFS}")],
+        ));
+    }
     let wait = Duration::from_millis(args.wait_ms.into());
     let (mut socket, _other) = UnixStream::pair().context("cannot open a socket pair")?;
     socket
         .set_read_timeout(Some(wait))
         .context("cannot set a time limit (SO_RCVTIMEO)")?;
+    let mut chain = Chain::start(args.hand_offs)?;
     let begin = Instant::now();
     for _ in 0..args.count {
         match args.via {
@@ -76,8 +89,85 @@ pub fn run(args: &Args) -> Result<Metric> {
             Via::Socket => read(&mut socket),
         }
         .context("a wait failed")?;
+        chain.pass().context("a hand-off failed")?;
     }
-    Ok(total_time(begin.elapsed()))
+    let elapsed = begin.elapsed();
+    chain.end()?;
+    Ok(total_time(elapsed))
+}
+
+/// How long one process of a chain waits for the one before it, and for its
+/// successor: longer than any turn takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest chain.
+const MOST_HAND_OFFS: u32 = 256;
+
+/// Processes that pass a word on in a ring, from this one to this one.
+struct Chain {
+    children: Children,
+    ends: Option<(UnixStream, UnixStream)>,
+}
+
+impl Chain {
+    fn start(length: u32) -> Result<Self> {
+        let mut children = Children::new();
+        if length == 0 {
+            return Ok(Self {
+                children,
+                ends: None,
+            });
+        }
+        let pair = || -> Result<(UnixStream, UnixStream)> {
+            let (tx, rx) = UnixStream::pair().context("cannot open a socket pair")?;
+            rx.set_read_timeout(Some(PATIENCE))
+                .context("cannot set a time limit (SO_RCVTIMEO)")?;
+            Ok((tx, rx))
+        };
+        let (first, mut previous) = pair()?;
+        for _ in 0..length {
+            let (tx, rx) = pair()?;
+            let (first, own, tx) = (&first, &previous, &tx);
+            children.fork(|| {
+                // Inherited, and it must not keep the ring open.
+                // SAFETY: the parent's copy stays; this process leaves by _exit.
+                unsafe { libc::close(first.as_raw_fd()) };
+                pass_on(own, tx)
+            })?;
+            previous = rx;
+        }
+        Ok(Self {
+            children,
+            ends: Some((first, previous)),
+        })
+    }
+
+    /// Sends one word round the ring.
+    fn pass(&mut self) -> io::Result<()> {
+        let Some((first, last)) = &mut self.ends else {
+            return Ok(());
+        };
+        first.write_all(&[1])?;
+        last.read_exact(&mut [0])
+    }
+
+    fn end(mut self) -> Result<()> {
+        // Each process ends when the one before it has.
+        self.ends = None;
+        self.children.wait_all()
+    }
+}
+
+/// Passes words on until there are no more.
+fn pass_on(mut from: &UnixStream, mut to: &UnixStream) -> io::Result<()> {
+    let mut word = [0];
+    loop {
+        match from.read(&mut word) {
+            Ok(0) => return Ok(()),
+            Ok(_) => to.write_all(&word)?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Prints the result in perf's manner.
@@ -89,8 +179,13 @@ pub fn print(out: &mut dyn Write, args: &Args, metric: &Metric) -> io::Result<()
     writeln!(out, "# Running 'timers' benchmark:")?;
     writeln!(
         out,
-        "# Waited {} times for {} ms ({via}), one after the other\n",
-        args.count, args.wait_ms
+        "# Waited {} times for {} ms ({via}), one after the other{}\n",
+        args.count,
+        args.wait_ms,
+        match args.hand_offs {
+            0 => String::new(),
+            hand_offs => format!(", with {hand_offs} hand-offs each"),
+        }
     )?;
     writeln!(out, " {:>14}: {:.3} [sec]\n", "Total time", metric.value)?;
     let each = metric.value * 1e6 / args.count as f64;
@@ -158,6 +253,7 @@ mod tests {
                 count: 5,
                 wait_ms: 2,
                 via,
+                hand_offs: 0,
             };
             let metric = run(&args).unwrap();
             assert!(metric.value >= 0.010, "{via:?}: {}", metric.value);
@@ -172,6 +268,27 @@ mod tests {
     }
 
     #[test]
+    fn a_word_goes_round_and_the_ring_ends() {
+        let args = Args {
+            count: 3,
+            wait_ms: 1,
+            via: Via::Socket,
+            hand_offs: 4,
+        };
+        let metric = run(&args).unwrap();
+        assert!(metric.value >= 0.003);
+        let mut text = Vec::new();
+        print(&mut text, &args, &metric).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("with 4 hand-offs each"), "{text}");
+        let long = Args {
+            hand_offs: 257,
+            ..args
+        };
+        assert!(!hints(&run(&long).unwrap_err()).is_empty());
+    }
+
+    #[test]
     fn bad_arguments_are_refused() {
         for (count, wait_ms) in [(0, 1), (1, 0), (1, u32::MAX)] {
             let via = Via::Poll;
@@ -179,6 +296,7 @@ mod tests {
                 count,
                 wait_ms,
                 via,
+                hand_offs: 0,
             })
             .unwrap_err();
             assert!(!hints(&error).is_empty(), "{error}");

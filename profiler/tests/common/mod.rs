@@ -488,6 +488,7 @@ pub fn messaging() -> Recording {
         }),
         other_switches: Some(SwitchCounts::default()),
         task_switches: Vec::new(),
+        ledger: None,
         idle_samples: 321,
         losses: Vec::new(),
         gaps: Vec::new(),

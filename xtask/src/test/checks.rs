@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
 
+use super::ledger::LEDGER;
 use super::product::PRODUCT;
 
 /// The kernel under test, and what is expected of it.
@@ -50,7 +51,7 @@ const MODEL_FILE: &str = "/sys/kernel/debug/sched/preempt";
 
 /// All checks, in the order in which they run.
 pub(super) fn all() -> impl Iterator<Item = &'static Check> {
-    CHECKS.iter().chain(PRODUCT).chain(LAST)
+    CHECKS.iter().chain(PRODUCT).chain(LEDGER).chain(LAST)
 }
 
 /// Those of [`all`] that are about what the others did.

@@ -2,6 +2,7 @@
 
 mod cargo;
 mod checks;
+mod ledger;
 mod matrix;
 mod product;
 mod recording;

@@ -1,0 +1,311 @@
+//! What the ledger must say on every kernel of the matrix, compared with what the
+//! kernel itself counts.
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::checks::{Check, succeeded};
+
+/// Parts one run from the next, and what preemptprof said from what the kernel
+/// says.
+const PART: &str = "@@part";
+/// Round trips of the pipe benchmark.
+const ROUND_TRIPS: u64 = 300;
+/// Waits of the timers benchmark.
+const WAITS: u64 = 20;
+/// Switches of processes that the kernel's own count, made when a process is
+/// waited for, may or may not have: the last one of each, and those of `time`.
+const SLACK: u64 = 8;
+
+/// The checks.
+pub(super) const LEDGER: &[Check] = &[
+    Check {
+        name: "ledger",
+        skip: |_| None,
+        // Under each model that the kernel offers at run time.
+        script: |_| {
+            format!(
+                "f=/sys/kernel/debug/sched/preempt\n\
+                 [ ! -e $f ] || old=$(sed 's/.*(\\(.*\\)).*/\\1/' $f)\n\
+                 models=$(tr -d '()' <$f 2>/dev/null)\n\
+                 for model in ${{models:-fixed}}; do\n\
+                 [ $model = fixed ] || echo $model >$f || exit 1\n\
+                 preemptprof run --ledger --force --format json --report /tmp/ledger.json -- \
+                 time -v preemptprof bench pipe --same-cpu -l {ROUND_TRIPS} >/tmp/own 2>&1 || exit 1\n\
+                 echo {PART} $model; cat /tmp/ledger.json; echo {PART}; grep -i context /tmp/own\n\
+                 done\n\
+                 [ ! -e $f ] || echo $old >$f"
+            )
+        },
+        verify: |subject, section| {
+            succeeded(section)?;
+            let mut parts = section.output.split(PART).skip(1);
+            let mut seen = Vec::new();
+            while let (Some(report), Some(kernel)) = (parts.next(), parts.next()) {
+                let (model, report) = report.trim_start().split_once('\n').context("cut short")?;
+                let report: Value = serde_json::from_str(report).context("bad JSON")?;
+                verify_ledger(&report, kernel).with_context(|| format!("model {model}"))?;
+                seen.push(model.to_owned());
+            }
+            seen.retain(|model| model != "fixed");
+            seen.sort();
+            ensure!(seen == subject.models, "compared {seen:?} only");
+            Ok(())
+        },
+    },
+    Check {
+        name: "ledger-timers",
+        skip: |_| None,
+        script: |_| {
+            format!(
+                "preemptprof run --ledger --format json --report /tmp/timers.json -- \
+                 preemptprof bench timers --via socket --wait-ms 1 -n {WAITS} >/dev/null || exit 1\n\
+                 cat /tmp/timers.json"
+            )
+        },
+        verify: |_, section| {
+            succeeded(section)?;
+            verify_timers(&serde_json::from_str(&section.output).context("bad JSON")?)
+        },
+    },
+    Check {
+        name: "synchronize_rcu",
+        skip: |_| None,
+        // The function tracer sees the calls of the same time; switching it on and
+        // off are calls too.
+        script: |_| {
+            "cd /sys/kernel/tracing || exit 1\n\
+             echo >trace; echo synchronize_rcu_expedited >set_ftrace_filter || exit 1\n\
+             echo function >current_tracer || exit 1; sleep 1\n\
+             preemptprof run -a --ledger --format json --report /tmp/sync.json -- sh -c \
+             'echo >trace; for i in 1 2; do unshare -n true; sleep 0.2; done; sleep 1; \
+             cat trace >/tmp/sync.trace' || exit 1\n\
+             cat /tmp/sync.json\n\
+             echo @@part; grep -c 'synchronize_rcu_expedited <-' /tmp/sync.trace\n\
+             echo nop >current_tracer; echo >set_ftrace_filter"
+                .to_owned()
+        },
+        verify: |_, section| {
+            succeeded(section)?;
+            let (report, traced) = section.output.split_once(PART).context("cut short")?;
+            verify_calls(&serde_json::from_str(report).context("bad JSON")?, traced)
+        },
+    },
+];
+
+/// The number behind a name in a JSON object.
+fn number(value: &Value, name: &str) -> Result<u64> {
+    value[name]
+        .as_u64()
+        .with_context(|| format!("no {name}: {value}"))
+}
+
+/// Losses that are not the kernel's throttling of the sampler.
+fn lost(report: &Value) -> u64 {
+    let reasons = report["loss"]["by_reason"].as_object();
+    reasons
+        .into_iter()
+        .flatten()
+        .filter(|(reason, _)| reason.as_str() != "sampler_throttled")
+        .filter_map(|(_, count)| count.as_u64())
+        .sum()
+}
+
+fn verify_ledger(report: &Value, kernel: &str) -> Result<()> {
+    for (wanted, leg) in [
+        ("wake", "tp_btf"),
+        ("wake_new", "tp_btf"),
+        ("timer", "tp_btf"),
+        ("tick", "tp_btf"),
+        ("synchronize_rcu", "fentry"),
+        ("synchronize_rcu_expedited", "fentry"),
+        ("synchronize_srcu", "fentry"),
+        ("synchronize_srcu_expedited", "fentry"),
+    ] {
+        let rows = report["probes"].as_array().context("no probes")?;
+        let row = rows.iter().find(|row| row["wanted"] == wanted);
+        let row = row.with_context(|| format!("no row {wanted}"))?;
+        ensure!(row["leg"] == leg, "{row}");
+    }
+    ensure!(lost(report) == 0, "lost: {}", report["loss"]);
+
+    // What wait4 says of the workload, through `time -v`.
+    let said = |what: &str| -> Result<u64> {
+        let line = kernel.lines().find(|line| line.contains(what));
+        let line = line.with_context(|| format!("no {what}: {kernel}"))?;
+        let number = line.rsplit(':').next().unwrap_or_default();
+        number.trim().parse().with_context(|| line.to_owned())
+    };
+    let switches = &report["switches"];
+    for (name, counted) in [
+        ("voluntary", said("Voluntary context")?),
+        ("preempted", said("Involuntary context")?),
+    ] {
+        let found = number(switches, name)?;
+        ensure!(
+            (counted..=counted + SLACK).contains(&found),
+            "{name}: the kernel counted {counted}: {switches}"
+        );
+    }
+    let causes = switches["by_cause"].as_array().into_iter().flatten();
+    let sum: u64 = causes.filter_map(|cause| cause["count"].as_u64()).sum();
+    ensure!(
+        sum == number(switches, "preempted")?,
+        "causes add up to {sum}: {switches}"
+    );
+    // Two processes, their shell and nobody else ends.
+    let exits = number(switches, "exits")?;
+    ensure!((2..10).contains(&exits), "{exits} exits: {switches}");
+
+    let latency = &report["wakeup_latency"];
+    let count = number(latency, "count")?;
+    ensure!(count > 0, "no latency: {latency}");
+    // Each voluntary switch ends with a wake-up, but for the last ones.
+    let voluntary = number(switches, "voluntary")?;
+    ensure!(
+        count + number(latency, "woken_running")? + SLACK >= voluntary / 2
+            && count <= voluntary + SLACK,
+        "{voluntary} voluntary switches: {latency}"
+    );
+    let mut before = 0;
+    for name in ["p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns"] {
+        let value = number(latency, name)?;
+        ensure!(value >= before, "{name} is {value}, after {before}");
+        before = value;
+    }
+    ensure!(before < 60_000_000_000, "absurd: {latency}");
+    let by_cause = latency["causes"].as_array().into_iter().flatten();
+    let sum: u64 = by_cause.filter_map(|cause| cause["count"].as_u64()).sum();
+    ensure!(sum == count, "causes add up to {sum}: {latency}");
+    for column in ["cost", "benefit"] {
+        let rows = report["ledger"][column].as_array().context("no ledger")?;
+        ensure!(!rows.is_empty(), "{column} is empty");
+    }
+    Ok(())
+}
+
+fn verify_timers(report: &Value) -> Result<()> {
+    let timers = &report["timers"];
+    let waits = number(timers, "rounded_waits")?;
+    ensure!(waits == WAITS, "{WAITS} waits were made: {timers}");
+    let (low, lost, high) = (
+        number(timers, "lost_low_ns")?,
+        number(timers, "lost_ns")?,
+        number(timers, "lost_high_ns")?,
+    );
+    ensure!(low <= lost && lost <= high && high > 0, "{timers}");
+    ensure!(number(&timers["ticks"], "busy")? > 0, "no tick: {timers}");
+    Ok(())
+}
+
+fn verify_calls(report: &Value, traced: &str) -> Result<()> {
+    let traced: u64 = traced.trim().parse().context("the tracer's count")?;
+    ensure!(traced > 0, "the guest made no call");
+    let events = report["rcu"].as_array().context("no rcu")?;
+    let event = events
+        .iter()
+        .find(|event| event["event"] == "synchronize_rcu_expedited")
+        .context("no synchronize_rcu_expedited")?;
+    ensure!(
+        event["count"] == traced,
+        "{traced} calls were made: {event}"
+    );
+    let by = event["by"].as_array().context("no callers")?;
+    ensure!(
+        by.iter()
+            .any(|by| by["operation"] == "network namespace exit"),
+        "no operation: {event}"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn report() -> Value {
+        let probes: Vec<Value> = ["wake", "wake_new", "timer", "tick"]
+            .map(|wanted| json!({"wanted": wanted, "leg": "tp_btf"}))
+            .into_iter()
+            .chain(
+                [
+                    "synchronize_rcu",
+                    "synchronize_rcu_expedited",
+                    "synchronize_srcu",
+                    "synchronize_srcu_expedited",
+                ]
+                .map(|wanted| json!({"wanted": wanted, "leg": "fentry"})),
+            )
+            .collect();
+        json!({
+            "probes": probes,
+            "loss": {"total": 3, "by_reason": {"sampler_throttled": 3}},
+            "switches": {
+                "total": 705, "voluntary": 603, "preempted": 102, "exits": 4,
+                "by_cause": [{"cause": "yield", "count": 100}, {"cause": "unknown", "count": 2}],
+            },
+            "wakeup_latency": {
+                "count": 590, "woken_running": 9, "p50_ns": 10, "p90_ns": 10, "p99_ns": 20,
+                "p999_ns": 30, "max_ns": 31,
+                "causes": [{"cause": "busy", "count": 589}, {"cause": "idle", "count": 1}],
+            },
+            "ledger": {"cost": [{}], "benefit": [{}]},
+        })
+    }
+
+    const KERNEL: &str = "\tVoluntary context switches: 600\n\tInvoluntary context switches: 101\n";
+
+    #[test]
+    fn the_ledger_can_fail() {
+        verify_ledger(&report(), KERNEL).unwrap();
+        for (pointer, value) in [
+            ("/probes/0/leg", json!("none")),
+            ("/probes/5/leg", json!("kprobe")),
+            ("/loss/by_reason/sampler_throttled", json!(null)),
+            ("/switches/voluntary", json!(599)),
+            ("/switches/voluntary", json!(620)),
+            ("/switches/preempted", json!(103)),
+            ("/switches/exits", json!(0)),
+            ("/wakeup_latency/count", json!(0)),
+            ("/wakeup_latency/p90_ns", json!(21)),
+            ("/wakeup_latency/max_ns", json!(u64::MAX)),
+            ("/wakeup_latency/causes/0/count", json!(588)),
+            ("/ledger/benefit", json!([])),
+        ] {
+            let mut report = report();
+            *report.pointer_mut(pointer).unwrap() = value;
+            if pointer.starts_with("/loss") {
+                report["loss"]["by_reason"]["wait_slot_taken"] = json!(1);
+            }
+            assert!(verify_ledger(&report, KERNEL).is_err(), "{pointer}");
+        }
+    }
+
+    #[test]
+    fn timers_and_calls_can_fail() {
+        let timers = |waits: u64, lost: u64| {
+            json!({"timers": {
+                "rounded_waits": waits, "lost_low_ns": 1, "lost_ns": lost, "lost_high_ns": 3,
+                "ticks": {"busy": 4},
+            }})
+        };
+        verify_timers(&timers(WAITS, 2)).unwrap();
+        assert!(verify_timers(&timers(WAITS - 1, 2)).is_err());
+        assert!(verify_timers(&timers(WAITS, 4)).is_err());
+
+        let calls = |count: u64, operation: &str| {
+            json!({"rcu": [{
+                "event": "synchronize_rcu_expedited", "count": count,
+                "by": [{"operation": operation}],
+            }]})
+        };
+        let exit = "network namespace exit";
+        verify_calls(&calls(3, exit), "\n3\n").unwrap();
+        assert!(verify_calls(&calls(2, exit), "3").is_err());
+        assert!(verify_calls(&calls(0, exit), "0").is_err());
+        assert!(verify_calls(&calls(3, "unmount"), "3").is_err());
+        assert_eq!(LEDGER.len(), 3, "a check without its test");
+    }
+}

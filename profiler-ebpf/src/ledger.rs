@@ -64,6 +64,10 @@ pub struct Histogram {
     pub buckets: [u64; histogram::BUCKETS],
 }
 
+/// The byte of a key of the map `WAKE_GROUPS` that is one of [`cause`]. The others
+/// are the task's name, whose last byte is always NUL.
+pub const GROUP_CAUSE: usize = COMM_LEN - 1;
+
 /// Why a woken task waited: indexes of the map `WAKE_CAUSES`.
 pub mod cause {
     /// Another task had the CPU.

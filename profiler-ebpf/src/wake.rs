@@ -15,8 +15,8 @@ use aya_ebpf::{
 use profiler_ebpf::{
     COMM_LEN, UNKNOWN, kind,
     ledger::{
-        Histogram, LEDGER_FRAMES, LatencyRecord, LedgerCpu, PreemptionCounts, PreemptionKey,
-        WAIT_SLOTS, WaitSlot, cause, histogram, loss, wait,
+        GROUP_CAUSE, Histogram, LEDGER_FRAMES, LatencyRecord, LedgerCpu, PreemptionCounts,
+        PreemptionKey, WAIT_SLOTS, WaitSlot, cause, histogram, loss, wait,
     },
     target, watch,
 };
@@ -32,14 +32,16 @@ static LEDGER: PerCpuArray<LedgerCpu> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 static WAITS: Array<WaitSlot> = Array::with_max_entries(WAIT_SLOTS, 0);
 
-/// Wake-up latencies by the cause of the wait.
+/// Wake-up latencies by the cause of the wait, of task names that `WAKE_GROUPS`
+/// has no room for, and hand-offs.
 #[map]
 static WAKE_CAUSES: PerCpuArray<Histogram> = PerCpuArray::with_max_entries(cause::COUNT, 0);
 
-/// Wake-up latencies by the task's name.
+/// Wake-up latencies by the task's name and, in place of the NUL behind it, the
+/// cause of the wait: one histogram for each wake-up.
 #[map]
 static WAKE_GROUPS: PerCpuHashMap<[u8; COMM_LEN], Histogram> =
-    PerCpuHashMap::with_max_entries(64, 0);
+    PerCpuHashMap::with_max_entries(128, 0);
 
 /// What a new entry of `WAKE_GROUPS` is copied from.
 #[map]
@@ -287,11 +289,13 @@ fn arrives(own: &mut LedgerCpu, switch: &Switch<'_>, next: u32, now: u64) {
         return;
     }
     let why = cause_of(switch);
-    note_cause(why, waited);
     let comm = switch.next.comm(switch.ctx);
-    match group(&comm) {
+    match group(&comm, why) {
         Some(histogram) => note(histogram, waited),
-        None => lost(own, loss::GROUP_MAP_FULL),
+        None => {
+            lost(own, loss::GROUP_MAP_FULL);
+            note_cause(why, waited);
+        }
     }
     if waited > own.worst_ns / 2 && waited > WORTH_A_RECORD_NS {
         worst(own, switch, next, waited, now, (why, comm));
@@ -337,13 +341,15 @@ fn note_cause(cause: u32, ns: u64) {
     }
 }
 
-/// This CPU's histogram of a group, made when there is none.
+/// This CPU's histogram of a task name and a cause, made when there is none.
 #[inline(always)]
-fn group(comm: &[u8; COMM_LEN]) -> Option<&'static mut Histogram> {
-    let mut found = WAKE_GROUPS.get_ptr_mut(comm);
+fn group(comm: &[u8; COMM_LEN], cause: u32) -> Option<&'static mut Histogram> {
+    let mut key = *comm;
+    key[GROUP_CAUSE] = cause as u8;
+    let mut found = WAKE_GROUPS.get_ptr_mut(key);
     if found.is_none() {
-        let _ = WAKE_GROUPS.insert(comm, EMPTY_HISTOGRAM.get(0)?, u64::from(BPF_NOEXIST));
-        found = WAKE_GROUPS.get_ptr_mut(comm);
+        let _ = WAKE_GROUPS.insert(key, EMPTY_HISTOGRAM.get(0)?, u64::from(BPF_NOEXIST));
+        found = WAKE_GROUPS.get_ptr_mut(key);
     }
     // SAFETY: as in `note_cause`; entries are never removed.
     found.map(|histogram| unsafe { &mut *histogram })

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use profiler_ebpf::COMM_LEN;
 use profiler_ebpf::ledger::{
     self, LEDGER_FRAMES, LatencyRecord, LedgerCpu, PreemptionCounts, PreemptionKey, TimerCounts,
     TimerKey, cause as why,
@@ -159,15 +160,15 @@ pub(super) fn gather(
         let values = maps.causes.get(&index, 0).ok();
         values.map(|values| all_cpus(&values)).unwrap_or_default()
     };
-    let mut groups: Vec<LatencyGroup> = maps
-        .groups
-        .iter()
-        .flatten()
-        .map(|(comm, values)| LatencyGroup {
-            comm: comm_text(&comm),
-            latency: all_cpus(&values),
-        })
-        .collect();
+    let of_groups = maps.groups.iter().flatten();
+    let of_groups = of_groups.map(|(key, values)| (key, all_cpus(&values)));
+    let (mut groups, mut latency) = by_group(of_groups);
+    for (index, name) in CAUSES {
+        let rest = of_cause(index);
+        if rest.count > 0 {
+            latency.entry(name.to_owned()).or_default().merge(&rest);
+        }
+    }
     groups
         .sort_by(|a, b| (b.latency.count.cmp(&a.latency.count)).then_with(|| a.comm.cmp(&b.comm)));
     let stacks: HashMap<u64, [u64; LEDGER_FRAMES]> = maps.stacks.iter().flatten().collect();
@@ -179,11 +180,7 @@ pub(super) fn gather(
         clock_backwards: sum.clock_backwards,
         ended_waiting: sum.ended_waiting,
         exits: sum.exits,
-        latency: CAUSES
-            .iter()
-            .map(|(index, name)| ((*name).to_owned(), of_cause(*index)))
-            .filter(|(_, histogram)| histogram.count > 0)
-            .collect(),
+        latency,
         groups,
         worst,
         handoffs: of_cause(why::HANDOFF),
@@ -205,6 +202,31 @@ pub(super) fn gather(
         },
         program_hits: sum.hits,
     }
+}
+
+/// Latencies by task name, and by cause.
+fn by_group(
+    entries: impl Iterator<Item = ([u8; COMM_LEN], Histogram)>,
+) -> (Vec<LatencyGroup>, BTreeMap<String, Histogram>) {
+    let mut names: BTreeMap<String, Histogram> = BTreeMap::new();
+    let mut latency: BTreeMap<String, Histogram> = BTreeMap::new();
+    for (key, histogram) in entries {
+        let cause = u32::from(key[ledger::GROUP_CAUSE]);
+        let cause = CAUSES.iter().find(|(index, _)| *index == cause);
+        let comm = comm_text(&key[..ledger::GROUP_CAUSE]);
+        names.entry(comm).or_default().merge(&histogram);
+        if let Some((_, name)) = cause {
+            latency
+                .entry((*name).to_owned())
+                .or_default()
+                .merge(&histogram);
+        }
+    }
+    let groups = names
+        .into_iter()
+        .map(|(comm, latency)| LatencyGroup { comm, latency })
+        .collect();
+    (groups, latency)
 }
 
 /// Preemptions by pair and cause: stacks that mean the same are added up.
@@ -367,6 +389,32 @@ mod tests {
             "bpf_trace_run4"
         );
         assert_eq!(stack_text(&kallsyms, &[], "__schedule"), "");
+    }
+
+    #[test]
+    fn a_name_with_two_causes_is_one_group() {
+        let mut times = Histogram::default();
+        times.note(5);
+        let key = |text: &str, cause: u32| {
+            let mut key = name(text);
+            key[ledger::GROUP_CAUSE] = cause as u8;
+            (key, times.clone())
+        };
+        let long = "fifteen-letters";
+        let (groups, latency) = by_group(
+            [
+                key("app", why::BUSY),
+                key("app", why::IDLE),
+                key(long, why::LAZY),
+            ]
+            .into_iter(),
+        );
+        let found: Vec<(&str, u64)> = (groups.iter())
+            .map(|group| (group.comm.as_str(), group.latency.count))
+            .collect();
+        assert_eq!(found, [("app", 2), (long, 1)]);
+        let causes: Vec<&str> = latency.keys().map(String::as_str).collect();
+        assert_eq!(causes, ["busy", "idle", "lazy"]);
     }
 
     #[test]

@@ -13,9 +13,9 @@ const PART: &str = "@@part";
 const ROUND_TRIPS: u64 = 300;
 /// Waits of the timers benchmark.
 const WAITS: u64 = 20;
-/// Switches of processes that the kernel's own count, made when a process is
-/// waited for, may or may not have: the last one of each, and those of `time`.
-const SLACK: u64 = 8;
+/// Switches that are not in the kernel's count, which `time` makes when it has
+/// waited for the benchmark: its own, more of them on a busy machine.
+const SLACK: u64 = 40;
 
 /// The checks.
 pub(super) const LEDGER: &[Check] = &[
@@ -265,7 +265,7 @@ mod tests {
             ("/probes/5/leg", json!("kprobe")),
             ("/loss/by_reason/sampler_throttled", json!(null)),
             ("/switches/voluntary", json!(599)),
-            ("/switches/voluntary", json!(620)),
+            ("/switches/voluntary", json!(641)),
             ("/switches/preempted", json!(103)),
             ("/switches/exits", json!(0)),
             ("/wakeup_latency/count", json!(0)),

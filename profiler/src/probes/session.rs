@@ -9,7 +9,7 @@ use aya::Ebpf;
 use aya::maps::{MapData, PerCpuValues, RingBuf};
 use aya::programs::{PerfEvent, RawTracePoint, RawTracePointRunOptions, TestRun as _};
 use profiler_ebpf::ledger::LedgerCpu;
-use profiler_ebpf::{CheckSlots, CpuState, TaskEntry, watch};
+use profiler_ebpf::{CheckSlots, CpuState, TASK_SLOTS, TaskEntry, TaskSlot, watch};
 
 use super::ledger;
 use super::legs::{self, Surroundings};
@@ -239,6 +239,26 @@ impl Session {
             }
         }
         refused
+    }
+
+    /// Makes the calling thread a target, for as long as its own hits are to cost
+    /// what the target's do. Returns its thread id.
+    pub fn lend_target(&mut self) -> u32 {
+        // SAFETY: gettid has no preconditions.
+        let tid = unsafe { libc::gettid() } as u32;
+        let entry = Plain(TaskEntry::default());
+        // Without it the hits only cost a little more.
+        let _ = self.maps.tasks.insert(tid, entry, 0);
+        tid
+    }
+
+    /// Undoes [`lend_target`](Self::lend_target).
+    pub fn take_back(&mut self, tid: u32) {
+        let _ = self.maps.tasks.remove(&tid);
+        let slot = tid & (TASK_SLOTS - 1);
+        if matches!(self.maps.slots.get(&slot, 0), Ok(Plain(slot)) if slot.pid == tid) {
+            let _ = self.maps.slots.set(slot, Plain(TaskSlot::default()), 0);
+        }
     }
 
     /// Starts counting, from nothing, and sampling.

@@ -137,20 +137,16 @@ fn try_prepare(
 
     let bytes = read_text(range.clone()).map_err(|error| refusal(format!("{error:#}")))?;
     let probe = RefCell::new(probe);
-    let plan = Plan::make(
-        arch,
-        &bytes,
-        range.start,
-        targets,
-        symbols,
-        &mut |address| probe.borrow_mut().aim(0, address).is_ok(),
-    );
+    let memory = Memory::default();
+    let snapshot = Snapshot::new(&bytes, range.start, &memory);
+    let plan = Plan::make(arch, &snapshot, targets, symbols, &mut |address| {
+        probe.borrow_mut().aim(0, address).is_ok()
+    });
     if plan.places.is_empty() {
         return Err(refusal("the kernel's text has no call of a check"));
     }
     drop(probe);
 
-    let memory = Memory::default();
     let offsets = percpu_offsets(&memory, symbols, request.cpus);
     let preempt_count = symbols.address("__preempt_count").or_else(|| {
         let start = symbols.address("pcpu_hot")?;
@@ -163,7 +159,6 @@ fn try_prepare(
             .zip(preempt_count)
             .map(|(percpu, variable)| percpu.wrapping_add(variable)),
     };
-    let snapshot = Snapshot::new(&bytes, range.start, &memory);
     let pace = pace::measure(session, &snapshot, symbols, &one.conditions(1, true))
         .map_err(|why| refusal(format!("the pace of the code is not known: {why}")))?;
     let preempt_counts = preempt_count.map_or_else(Vec::new, |variable| {
@@ -305,7 +300,6 @@ impl Ended {
             arch: self.arch,
             symbols,
             text: &snapshot,
-            bytes: (&bytes, range.start),
             cpu: self.cpu,
             pace: self.pace,
         };

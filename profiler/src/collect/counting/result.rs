@@ -1,11 +1,11 @@
 //! What counting came to, for the recording: counts, and what a call executes
 //! at each place, read from the kernel's text once more.
 
-use super::plan::Plan;
+use super::plan::{Call, Place, Plan};
 use super::thread::{Counted, Settings};
 use crate::kernel::text::{Arch, Conditions, Snapshot, call_sites, caller_cost, walk};
 use crate::kernel::{Kallsyms, base_name};
-use crate::recording::{CountedFunction, CountedSite, Counting, Measured};
+use crate::recording::{CountedFunction, CountedSite, Counting, Measured, Seen};
 
 /// `PREEMPT_NEED_RESCHED`: set while nothing is to be rescheduled (x86).
 const NO_RESCHED: u32 = 1 << 31;
@@ -37,10 +37,21 @@ pub(super) struct Known<'a> {
     pub(super) arch: Arch,
     pub(super) symbols: &'a Kallsyms,
     pub(super) text: &'a Snapshot<'a>,
-    /// The text's bytes and where they lie.
-    pub(super) bytes: (&'a [u8], u64),
     pub(super) cpu: Cpu,
     pub(super) pace: (Measured, String),
+}
+
+/// What was seen at a place, for a call that comes after it where preempt_count
+/// is higher by `deeper`: nested, if it was not already.
+fn at_call(seen: &Seen, deeper: i32) -> Seen {
+    Seen {
+        hits: if deeper > 0 {
+            [seen.hits.iter().sum(), 0, 0]
+        } else {
+            seen.hits
+        },
+        ..*seen
+    }
 }
 
 pub(super) fn result(
@@ -50,8 +61,7 @@ pub(super) fn result(
     known: &Known<'_>,
 ) -> Counting {
     let addresses: Vec<u64> = plan.targets.iter().map(|target| target.address).collect();
-    let (bytes, base) = known.bytes;
-    let all = call_sites(known.arch, bytes, base, &addresses, known.symbols);
+    let all = call_sites(known.arch, known.text, &addresses, known.symbols);
     let is_ours = |address: u64| addresses.contains(&address);
     let caller = |address: u64| {
         let symbol = known.symbols.lookup(address)?;
@@ -70,64 +80,69 @@ pub(super) fn result(
         })
         .collect();
 
-    let sites = plan
+    let site = |place: &Place, call: &Call, refused: bool, seen: &[Seen]| {
+        let symbol = known.symbols.lookup(call.address);
+        let seen: Vec<Seen> = seen.iter().map(|seen| at_call(seen, call.deeper)).collect();
+        let hit = seen.iter().any(|seen| seen.hits != [0; 3]);
+        let cost = caller(call.address).filter(|_| !place.entry);
+        let target = addresses[call.target];
+        let walked = |count: u32, interrupts: bool| {
+            let argument = cost.and_then(|cost| cost.argument);
+            // A count is never taken below zero.
+            let least = argument.filter(|argument| *argument < 1 << 20).unwrap_or(0);
+            let is_sub = plan.targets[call.target].symbol == "preempt_count_sub";
+            let count = if is_sub {
+                count.max(least as u32)
+            } else {
+                count
+            };
+            let conditions = Conditions {
+                argument,
+                return_address: call.address + known.arch.call_length(),
+                ..known.cpu.conditions(count, interrupts)
+            };
+            let separate = |address| address != target && is_ours(address);
+            walk(known.text, target, &conditions, &separate).map(|path| path.instructions)
+        };
+        let callee = if hit {
+            match (walked(1, true), walked(0, false), walked(0, true)) {
+                (Some(nested), Some(off), Some(preemptible)) => Some([nested, off, preemptible]),
+                // Outside of preemptible code it may never be called.
+                (Some(nested), _, _) => Some([nested; 3]),
+                (None, _, Some(preemptible)) => Some([preemptible; 3]),
+                _ => None,
+            }
+        } else {
+            None
+        };
+        CountedSite {
+            target: call.target as u32,
+            function: symbol.map_or_else(String::new, |symbol| base_name(symbol.name).to_owned()),
+            offset: symbol.map_or(0, |symbol| symbol.offset as u32),
+            entry: place.entry,
+            out_of_reach: refused,
+            callee,
+            caller: if place.entry {
+                typical[call.target]
+            } else {
+                cost.filter(|_| hit)
+                    .map(|cost| f64::from(cost.instructions()))
+            },
+            seen,
+        }
+    };
+    let sites: Vec<CountedSite> = plan
         .places
         .iter()
         .zip(&counted.places)
-        .map(|(place, (refused, seen))| {
-            let symbol = known.symbols.lookup(place.address);
-            let hit = seen.iter().any(|seen| seen.hits != [0; 3]);
-            let cost = caller(place.address).filter(|_| !place.entry);
-            let target = addresses[place.target];
-            let walked = |count: u32, interrupts: bool| {
-                let argument = cost.and_then(|cost| cost.argument);
-                // A count is never taken below zero.
-                let least = argument.filter(|argument| *argument < 1 << 20).unwrap_or(0);
-                let is_sub = plan.targets[place.target].symbol == "preempt_count_sub";
-                let count = if is_sub {
-                    count.max(least as u32)
-                } else {
-                    count
-                };
-                let conditions = Conditions {
-                    argument,
-                    return_address: place.address + known.arch.call_length(),
-                    ..known.cpu.conditions(count, interrupts)
-                };
-                let separate = |address| address != target && is_ours(address);
-                walk(known.text, target, &conditions, &separate).map(|path| path.instructions)
-            };
-            let callee = if hit {
-                match (walked(1, true), walked(0, false), walked(0, true)) {
-                    (Some(nested), Some(off), Some(preemptible)) => {
-                        Some([nested, off, preemptible])
-                    }
-                    // Outside of preemptible code it may never be called.
-                    (Some(nested), _, _) => Some([nested; 3]),
-                    (None, _, Some(preemptible)) => Some([preemptible; 3]),
-                    _ => None,
-                }
-            } else {
-                None
-            };
-            CountedSite {
-                target: place.target as u32,
-                function: symbol
-                    .map_or_else(String::new, |symbol| base_name(symbol.name).to_owned()),
-                offset: symbol.map_or(0, |symbol| symbol.offset as u32),
-                entry: place.entry,
-                out_of_reach: *refused,
-                callee,
-                caller: if place.entry {
-                    typical[place.target]
-                } else {
-                    cost.filter(|_| hit)
-                        .map(|cost| f64::from(cost.instructions()))
-                },
-                seen: seen.clone(),
-            }
+        .flat_map(|(place, (refused, seen))| {
+            let site = &site;
+            place
+                .calls
+                .iter()
+                .map(move |call| site(place, call, *refused, seen))
         })
-        .collect::<Vec<_>>();
+        .collect();
     let targets = plan
         .targets
         .iter()

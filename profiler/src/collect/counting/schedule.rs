@@ -16,7 +16,7 @@ use crate::recording::{GROUPS, Seen};
 const LOOK_NS: u64 = 250_000;
 /// Windows on known places: between these, and so that about this many hits are
 /// expected. A hit takes about as long as a whole window's fixed cost in thirty.
-const SHORTEST_NS: u64 = 100_000;
+const SHORTEST_NS: u64 = 40_000;
 const LONGEST_NS: u64 = 2_000_000;
 const WANTED_HITS: f64 = 24.0;
 /// Windows on one set of known places before the next is aimed at.
@@ -41,9 +41,13 @@ pub(super) struct Set {
     pub(super) group: u8,
 }
 
-/// How likely a place is hot that nobody has looked at.
+/// How likely a place is hot that nobody has looked at, least first. Of a
+/// function one place is looked at before the others: when it is not hit, the
+/// others hardly are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Prior {
+    /// Its function was looked at, and not hit.
+    Cold,
     #[default]
     None,
     /// Its function is called by one that is called by one that was sampled.
@@ -52,13 +56,23 @@ enum Prior {
     Near,
     /// Its function was sampled, or is one that most code calls.
     Likely,
+    /// Another place of its function was hit.
+    Beside,
 }
+
+/// Ranks of places: by [`Prior`], and the first of a function before others.
+const RANKS: usize = 2 * (Prior::Beside as usize + 1);
 
 #[derive(Clone, Debug, Default)]
 struct Known {
     refused: bool,
     prior: Prior,
+    /// It is the place of its function that is looked at first.
+    first: bool,
+    function: u64,
     option: usize,
+    /// The pass in which it is to be looked at next.
+    pass: u32,
     windows: u32,
     ns: f64,
     /// All hits, the target's and others'.
@@ -83,6 +97,10 @@ impl Known {
         self.rate().powi(2) / (windows * (windows + 1.0))
     }
 
+    fn rank(&self) -> usize {
+        2 * self.prior as usize + usize::from(self.first)
+    }
+
     fn is_open(&self) -> bool {
         !self.refused && self.hits == 0.0
     }
@@ -92,8 +110,9 @@ impl Known {
 #[derive(Debug)]
 pub(super) struct Schedule {
     known: Vec<Known>,
-    /// Places still to be looked at in this pass, the last one next.
-    queue: Vec<usize>,
+    /// Places still to be looked at in this pass, by rank; the last one of the
+    /// highest rank is next. A place whose rank has changed is in several.
+    queues: [Vec<usize>; RANKS],
     passes: u32,
     /// Places that were hit, and that take a breakpoint.
     hot: Vec<usize>,
@@ -115,20 +134,23 @@ impl Schedule {
         let known = plan
             .places
             .iter()
-            .map(|place| Known {
+            .enumerate()
+            .map(|(index, place)| Known {
                 refused: place.out_of_reach,
+                first: by_function[&place.function][0] == index,
+                function: place.function,
                 prior: if place.core {
                     Prior::Likely
                 } else {
                     Prior::None
                 },
-                option: plan.targets[place.target].option,
+                option: plan.targets[place.calls[0].target].option,
                 ..Known::default()
             })
             .collect();
         let mut schedule = Self {
             known,
-            queue: Vec::new(),
+            queues: Default::default(),
             hot: Vec::new(),
             options: plan.targets.iter().map(|t| t.option + 1).max().unwrap_or(0),
             passes: 0,
@@ -143,36 +165,53 @@ impl Schedule {
 
     /// Begins a pass over all places that are not known to be hot.
     fn fill(&mut self) {
-        self.queue = (0..self.known.len())
-            .filter(|&index| self.known[index].is_open())
-            .collect();
-        self.random.shuffle(&mut self.queue);
-        self.sort();
+        let mut order: Vec<usize> = (0..self.known.len()).collect();
+        self.random.shuffle(&mut order);
+        for index in order {
+            if self.known[index].is_open() {
+                self.known[index].pass = self.passes;
+                self.queues[self.known[index].rank()].push(index);
+            }
+        }
     }
 
-    fn sort(&mut self) {
-        let known = &self.known;
-        self.queue.sort_by_key(|&index| known[index].prior);
+    /// Changes how likely a place is hot.
+    fn raise(&mut self, place: usize, prior: Prior) {
+        let known = &mut self.known[place];
+        if known.prior != prior && known.is_open() {
+            known.prior = prior;
+            let rank = known.rank();
+            self.queues[rank].push(place);
+        }
+    }
+
+    /// Makes it at least this likely that the places of a function are hot.
+    fn raise_function(&mut self, function: u64, prior: Prior) {
+        // In and out again, as it is not changed meanwhile.
+        if let Some(places) = self.by_function.remove(&function) {
+            for &place in &places {
+                if self.known[place].prior < prior {
+                    self.raise(place, prior);
+                }
+            }
+            self.by_function.insert(function, places);
+        }
     }
 
     /// Tells of functions that were sampled, by address.
     pub(super) fn hint(&mut self, functions: &[u64]) {
-        let mut raise = |function: u64, prior: Prior| {
-            for &place in self.by_function.get(&function).into_iter().flatten() {
-                let known = &mut self.known[place];
-                known.prior = known.prior.max(prior);
-            }
-        };
+        let callees = std::mem::take(&mut self.callees);
+        let called_by = |function: &u64| callees.get(function).into_iter().flatten();
         for function in functions {
-            raise(*function, Prior::Likely);
-            for near in self.callees.get(function).into_iter().flatten() {
-                raise(*near, Prior::Near);
-                for far in self.callees.get(near).into_iter().flatten() {
-                    raise(*far, Prior::Far);
+            self.raise_function(*function, Prior::Likely);
+            for near in called_by(function) {
+                self.raise_function(*near, Prior::Near);
+                for far in called_by(near) {
+                    self.raise_function(*far, Prior::Far);
                 }
             }
         }
-        self.sort();
+        self.callees = callees;
     }
 
     /// A random share of `most`.
@@ -252,15 +291,20 @@ impl Schedule {
     /// The next places to look at.
     fn unknown(&mut self, breakpoints: usize) -> Vec<usize> {
         let mut places = Vec::new();
-        if self.queue.is_empty() {
+        if self.queues.iter().all(Vec::is_empty) {
             self.passes += 1;
             self.fill();
         }
-        while places.len() < breakpoints
-            && let Some(index) = self.queue.pop()
-        {
-            if self.known[index].is_open() {
-                places.push(index);
+        for rank in (0..RANKS).rev() {
+            while places.len() < breakpoints
+                && let Some(index) = self.queues[rank].pop()
+            {
+                let known = &mut self.known[index];
+                // Once in a pass, and at its latest rank.
+                if known.is_open() && known.rank() == rank && known.pass == self.passes {
+                    known.pass = self.passes + 1;
+                    places.push(index);
+                }
             }
         }
         places
@@ -278,10 +322,16 @@ impl Schedule {
         known.windows += 1;
         known.ns += ns;
         let total = hits.iter().sum::<u64>() as f64;
-        if known.hits == 0.0 && total > 0.0 {
+        let news = if known.hits == 0.0 && total > 0.0 {
             self.hot.push(place);
-        }
+            Some(Prior::Beside)
+        } else if known.first && known.windows == 1 {
+            Some(Prior::Cold)
+        } else {
+            None
+        };
         known.hits += total;
+        let function = known.function;
         let index = match known.seen.iter().position(|seen| seen.group == group) {
             Some(index) => index,
             None => {
@@ -297,6 +347,17 @@ impl Schedule {
         for (sum, more) in seen.hits.iter_mut().zip(hits) {
             *sum += more;
         }
+        match news {
+            Some(Prior::Beside) => self.raise_function(function, Prior::Beside),
+            Some(prior) => {
+                for place in self.by_function.get(&function).cloned().unwrap_or_default() {
+                    if self.known[place].prior < Prior::Beside {
+                        self.raise(place, prior);
+                    }
+                }
+            }
+            None => {}
+        }
     }
 
     /// For each place whether it was refused, and what was seen.
@@ -311,16 +372,20 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::counting::plan::{Place, Target};
+    use crate::collect::counting::plan::{Call, Place, Target};
 
     fn plan(count: usize) -> Plan {
         let place = |index: usize| Place {
             address: index as u64,
-            target: 0,
             entry: false,
             out_of_reach: index % 10 == 9,
             function: index as u64 / 2,
             core: index < 20,
+            calls: vec![Call {
+                address: index as u64,
+                target: 0,
+                deeper: 0,
+            }],
         };
         Plan {
             targets: vec![Target {
@@ -361,9 +426,10 @@ mod tests {
             order.extend(schedule.unknown(4));
         }
         let position = |place: usize| order.iter().position(|index| *index == place).unwrap();
-        // Locks and the function itself, then what it calls, then what that calls.
-        assert!(position(100) < 20 && position(101) < 20);
-        assert!(position(120).max(position(121)) < position(140).min(position(141)));
+        // Locks and the function itself, then what it calls, then what that calls;
+        // of each the first place before the other.
+        assert!(position(100) < position(101) && position(101) < 20);
+        assert!(position(120) < position(121) && position(121) < position(140));
         assert!(position(120) >= 18);
     }
 

@@ -6,6 +6,7 @@
 //! seen as it is.
 
 mod arm64;
+mod blocks;
 mod path;
 mod site;
 mod x86;
@@ -15,6 +16,7 @@ use std::ops::Range;
 
 use super::{Kallsyms, KernelMemory};
 
+pub use blocks::block_starts;
 pub use path::{Conditions, Path, walk};
 pub use site::{CallerCost, caller_cost};
 
@@ -82,8 +84,7 @@ pub struct CallSite {
 /// On the kernels this was tried on, a full decode finds the same sites.
 pub fn call_sites(
     arch: Arch,
-    text: &[u8],
-    base: u64,
+    snapshot: &Snapshot<'_>,
     targets: &[u64],
     symbols: &Kallsyms,
 ) -> Vec<CallSite> {
@@ -99,7 +100,7 @@ pub fn call_sites(
         }
     }
     let mut sites = Vec::new();
-    arch.branches(text, base, &mut |address, to, tail| {
+    arch.branches(snapshot.text, snapshot.base, &mut |address, to, tail| {
         if let Some(&target) = entries.get(&to)
             // A loop inside the target is no call of it.
             && !(tail && symbols.lookup(address).is_some_and(|s| s.start == targets[target]))

@@ -186,6 +186,9 @@ struct ScorePlanArgs {
     /// One more argument of `preemptprof run`; may be given several times.
     #[arg(long = "run-arg", value_name = "ARG", allow_hyphen_values = true)]
     run_args: Vec<String>,
+    /// How often the workload runs within one profiled run
+    #[arg(long, value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    times: u32,
     /// Bare runs on each kernel where the truth is not known yet.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     truth_runs: u32,
@@ -212,6 +215,7 @@ impl ScorePlanArgs {
             runs: self.runs,
             seed: self.seed,
             run_args: self.run_args.clone(),
+            times: self.times,
         }
     }
 }
@@ -413,6 +417,7 @@ pub fn small_score() -> Result<Option<()>> {
         runs: 1,
         seed: 1,
         run_args: Vec::new(),
+        times: 3,
     };
     let score = scored(&pair, &workloads, plan, &request, &tools)?;
     print!("{}", score_report::score(&score));

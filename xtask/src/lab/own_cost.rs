@@ -48,10 +48,12 @@ impl Said {
 }
 
 impl OwnCost {
-    /// Compares a profiled run with the bare runs of `truth`.
-    pub(crate) fn new(truth: &Truth, window: &Window, report: &Report) -> Self {
-        let total = window.instructions.total as f64;
-        let switches = truth::switches(window) as f64;
+    /// Compares a profiled run, in which the workload ran so many times, with the
+    /// bare runs of `truth`.
+    pub(crate) fn new(truth: &Truth, times: u32, window: &Window, report: &Report) -> Self {
+        let times = f64::from(times);
+        let total = window.instructions.total as f64 / times;
+        let switches = truth::switches(window) as f64 / times;
         let runs = truth.with.switches_and_instructions();
         // A truth has at least one run.
         let bare = stats::mean(&stats::adjusted(&[runs], switches)[0]).unwrap_or(total);
@@ -69,9 +71,9 @@ impl OwnCost {
             .sum();
         let user_of_bare = truth.with.instructions.value - truth.with.kernel_instructions.value;
         let added = total / bare - 1.0;
-        let programs = window.instructions.kernel_unnamed as f64 / bare;
-        let probing = (functions(window) - functions_of_bare) / bare;
-        let user = (window.instructions.user as f64 - user_of_bare) / bare;
+        let programs = window.instructions.kernel_unnamed as f64 / times / bare;
+        let probing = (functions(window) / times - functions_of_bare) / bare;
+        let user = (window.instructions.user as f64 / times - user_of_bare) / bare;
         Self {
             added,
             programs,
@@ -79,9 +81,9 @@ impl OwnCost {
             user,
             rest: added - programs - probing - user,
             said: report.overhead.as_ref().map(|said| Said {
-                bpf: said.bpf_ns / bare,
-                probe: said.probe_ns / bare,
-                user: said.user_ns / bare,
+                bpf: said.bpf_ns / times / bare,
+                probe: said.probe_ns / times / bare,
+                user: said.user_ns / times / bare,
             }),
         }
     }

@@ -37,6 +37,9 @@ pub(crate) struct Request {
     pub(crate) seed: u64,
     /// More arguments of `preemptprof run`.
     pub(crate) run_args: Vec<String>,
+    /// How often the workload runs within one profiled run: calls are counted in
+    /// windows, which need some seconds.
+    pub(crate) times: u32,
 }
 
 /// All scores of one pair.
@@ -187,7 +190,13 @@ pub(crate) fn run(
         let truth = truths
             .get(workload.name)
             .with_context(|| format!("{}: no truth to score against", workload.name))?;
-        scores.push(one(&pair.option, truth, done, bounds(workload.name)?)?);
+        scores.push(one(
+            &pair.option,
+            truth,
+            request.times,
+            done,
+            bounds(workload.name)?,
+        )?);
     }
     Ok(Score {
         schema: SCHEMA,
@@ -211,14 +220,23 @@ fn steps(workload: Workload, request: &Request) -> Vec<Step> {
         .iter()
         .map(|argument| format!(" '{}'", argument.replace('\'', "'\\''")))
         .collect();
+    let turns: Vec<String> = (1..=request.times).map(|turn| turn.to_string()).collect();
+    let command = if request.times == 1 {
+        workload.command.to_owned()
+    } else {
+        format!(
+            "sh -c \"for turn in {}; do {} || exit; done\"",
+            turns.join(" "),
+            workload.command
+        )
+    };
     let mut steps: Vec<Step> = (0..request.runs)
         .map(|run| Step {
             name: format!("{name}-preemptprof-{run}"),
             // All call sites, so that each can be compared.
             command: format!(
                 "preemptprof run --format json --callers 100000 --report {name}-{run}.json{more} \
-                 -- mark {}",
-                workload.command
+                 -- mark {command}"
             ),
             marked: true,
             file: Some(format!("{name}-{run}.json")),
@@ -242,7 +260,13 @@ fn steps(workload: Workload, request: &Request) -> Vec<Step> {
     steps
 }
 
-fn one(option: &str, truth: &Truth, done: &[Done], bounds: Bounds) -> Result<WorkloadScore> {
+fn one(
+    option: &str,
+    truth: &Truth,
+    times: u32,
+    done: &[Done],
+    bounds: Bounds,
+) -> Result<WorkloadScore> {
     let [profiled @ .., _, perf] = done else {
         anyhow::bail!("{}: {} steps only", truth.workload, done.len());
     };
@@ -258,7 +282,13 @@ fn one(option: &str, truth: &Truth, done: &[Done], bounds: Bounds) -> Result<Wor
                 .window
                 .as_ref()
                 .context("the profiled run has no window")?;
-            Ok(compare(truth, &report, report.option(option)?, window))
+            Ok(compare(
+                truth,
+                times,
+                &report,
+                report.option(option)?,
+                window,
+            ))
         })
         .collect::<Result<_>>()?;
     let owns = |symbol: &str| truth.own_functions.iter().any(|f| f.symbol == symbol);
@@ -267,7 +297,13 @@ fn one(option: &str, truth: &Truth, done: &[Done], bounds: Bounds) -> Result<Wor
 }
 
 /// Puts what the report says of one run beside what the oracle saw of it.
-fn compare(truth: &Truth, report: &Report, option: &OptionReport, window: &Window) -> RunScore {
+fn compare(
+    truth: &Truth,
+    times: u32,
+    report: &Report,
+    option: &OptionReport,
+    window: &Window,
+) -> RunScore {
     let owns = |symbol: &str| truth.own_functions.iter().any(|f| f.symbol == symbol);
     let seen = TrueCalls::new(truth, window);
     let predicted_gain = option.gain_if_off.as_ref().map(|v| v.estimate());
@@ -286,7 +322,7 @@ fn compare(truth: &Truth, report: &Report, option: &OptionReport, window: &Windo
             .then(|| true_share * window.instructions.total as f64 / entries),
         counts: Counts::new(option, &seen),
         instructions: window.instructions.total,
-        own_cost: OwnCost::new(truth, window, report),
+        own_cost: OwnCost::new(truth, times, window, report),
     }
 }
 
@@ -415,7 +451,7 @@ mod tests {
         let bounds = super::super::bounds::of("debug-preempt", "messaging").unwrap();
         let option = report.option("CONFIG_X").unwrap();
         let truth = the_truth();
-        let run = compare(&truth, report, option, window);
+        let run = compare(&truth, 1, report, option, window);
         judge(&truth, vec![run], 0.05, bounds)
     }
 
@@ -470,7 +506,13 @@ mod tests {
         let truth = the_truth();
         let runs = [0.09, 0.13].map(|gain| {
             let report = report(gain, 5000.0);
-            compare(&truth, &report, report.option("CONFIG_X").unwrap(), &window)
+            compare(
+                &truth,
+                1,
+                &report,
+                report.option("CONFIG_X").unwrap(),
+                &window,
+            )
         });
         let bounds = Bounds {
             gain: Some(0.01),
@@ -489,6 +531,7 @@ mod tests {
             runs: 2,
             seed: 1,
             run_args: vec!["--max-overhead=5".to_owned(), "it's".to_owned()],
+            times: 1,
         };
         let steps = steps(workloads::ALL[0], &request);
         assert_eq!(steps.len(), 4);

@@ -116,7 +116,7 @@ fn try_prepare(
     let range = symbols
         .text_range()
         .ok_or_else(|| refusal("the bounds of the kernel's text are not known"))?;
-    let (program, slots) = session
+    let (program, mut slots) = session
         .counting()
         .map_err(|error| refusal(format!("breakpoint: {error:#}")))?;
     let &cpu = request
@@ -126,13 +126,6 @@ fn try_prepare(
     let every_read = symbols
         .address(EVERY_READ)
         .ok_or_else(|| refusal(format!("{EVERY_READ} is not among the kernel's symbols")))?;
-    let probe = Breakpoints::open(cpu, program.as_fd(), &[every_read]).map_err(no_breakpoint)?;
-    let hit_price = {
-        drop(probe);
-        price::hit_price(cpu, program.as_fd(), every_read).map_err(|error| {
-            refusal(format!("breakpoint: its price cannot be measured: {error}"))
-        })?
-    };
     let probe = Breakpoints::open(cpu, program.as_fd(), &[every_read]).map_err(no_breakpoint)?;
 
     let bytes = read_text(range.clone()).map_err(|error| refusal(format!("{error:#}")))?;
@@ -159,6 +152,25 @@ fn try_prepare(
             .zip(preempt_count)
             .map(|(percpu, variable)| percpu.wrapping_add(variable)),
     };
+    // As in a window; and hits by the target take another way through the program
+    // than others'.
+    let index = cpu as usize;
+    let idle = slots.get(index).unwrap_or_default();
+    slots.set(
+        index,
+        CheckSlots {
+            preempt_count: one.preempt_count.unwrap_or(0),
+            until_ns: u64::MAX,
+            address: [0, 0, 0, every_read],
+            ..idle
+        },
+    );
+    let lent = session.lend_target();
+    let hit_price = price::hit_price(cpu, program.as_fd(), every_read);
+    session.take_back(lent);
+    slots.set(index, idle);
+    let hit_price = hit_price
+        .map_err(|error| refusal(format!("breakpoint: its price cannot be measured: {error}")))?;
     let pace = pace::measure(session, &snapshot, symbols, &one.conditions(1, true))
         .map_err(|why| refusal(format!("the pace of the code is not known: {why}")))?;
     let preempt_counts = preempt_count.map_or_else(Vec::new, |variable| {

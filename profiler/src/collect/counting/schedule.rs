@@ -12,8 +12,13 @@ use profiler_ebpf::hit;
 use super::plan::Plan;
 use crate::recording::{GROUPS, Seen};
 
-/// How long an unknown place is looked at, nanoseconds.
-const LOOK_NS: u64 = 250_000;
+/// How long an unknown place is looked at, nanoseconds: most are not hit at all,
+/// and then time costs nothing. Locks are hot almost for sure.
+const LOOK_NS: u64 = 1_000_000;
+const LOOK_AT_LOCK_NS: u64 = 60_000;
+/// How often a place is looked at in one pass whose function was hit elsewhere,
+/// or was sampled: work comes in bursts.
+const LOOKS: [u32; 2] = [4, 2];
 /// Windows on known places: between these, and so that about this many hits are
 /// expected. A hit takes about as long as a whole window's fixed cost in thirty.
 const SHORTEST_NS: u64 = 40_000;
@@ -69,6 +74,7 @@ struct Known {
     prior: Prior,
     /// It is the place of its function that is looked at first.
     first: bool,
+    core: bool,
     function: u64,
     option: usize,
     /// The pass in which it is to be looked at next.
@@ -139,6 +145,7 @@ impl Schedule {
                 refused: place.out_of_reach,
                 first: by_function[&place.function][0] == index,
                 function: place.function,
+                core: place.core,
                 prior: if place.core {
                     Prior::Likely
                 } else {
@@ -250,9 +257,10 @@ impl Schedule {
                 group,
             });
         }
+        let lock = places.iter().any(|&place| self.known[place].core);
         Some(Set {
             places,
-            window_ns: LOOK_NS,
+            window_ns: if lock { LOOK_AT_LOCK_NS } else { LOOK_NS },
             windows: 1,
             group,
         })
@@ -328,6 +336,15 @@ impl Schedule {
         } else if known.first && known.windows == 1 {
             Some(Prior::Cold)
         } else {
+            let again = match known.prior {
+                Prior::Beside => known.windows < LOOKS[0],
+                Prior::Likely => known.windows < LOOKS[1],
+                _ => false,
+            };
+            if again && known.is_open() {
+                known.pass = self.passes;
+                self.queues[known.rank()].insert(0, place);
+            }
             None
         };
         known.hits += total;

@@ -414,3 +414,49 @@ fn doctor_and_options() {
     assert_eq!(value["schema"], "preemptprof/options/1");
     assert_eq!(value["options"].as_array().unwrap().len(), 7);
 }
+
+#[test]
+fn runs_and_points_have_their_lines() {
+    let run = |profiled: bool, value: f64, point: &str| profiler::recording::RunRecord {
+        profiled,
+        metric: Some(profiler::recording::Metric {
+            name: "total time".into(),
+            value,
+            unit: "s".into(),
+            better: "lower".into(),
+        }),
+        point: match point {
+            "" => std::collections::BTreeMap::new(),
+            point => [("g".to_owned(), point.to_owned())].into(),
+        },
+        ..profiler::recording::RunRecord::default()
+    };
+    let mut recording = common::messaging();
+    recording.trailer.runs = vec![
+        run(false, 3.30, ""),
+        run(true, 3.33, ""),
+        run(true, 3.31, ""),
+        run(false, 3.29, ""),
+    ];
+    let text = render(&recording, None, false, 0);
+    for line in [
+        "runs         2 profiled, 2 with nothing attached; total time 3.3200 s (3.1929 to 3.4471) \
+         profiled, 3.2950 s not (lower is better)",
+        "             being profiled changes it by +0.76 %",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    validate(&json::render(&report(&recording)).unwrap());
+    for (run, point) in recording.trailer.runs.iter_mut().zip(["1", "1", "4", "4"]) {
+        run.point = [("g".to_owned(), point.to_owned())].into();
+        run.profiled = true;
+    }
+    let text = render(&recording, None, false, 0);
+    assert!(
+        text.contains("\n             g=4: total time 3.3000 s (3.1729 to 3.4271)\n"),
+        "{text}"
+    );
+    let value = validate(&json::render(&report(&recording)).unwrap());
+    assert_eq!(value["run"]["points"].as_array().unwrap().len(), 2);
+    assert!(value["run"].get("metric").is_none());
+}

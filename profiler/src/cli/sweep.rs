@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -18,6 +19,7 @@ use super::measure::{MEMORY_LIMIT, Measured, measure, note_recording};
 use super::repeat::Occasion;
 use crate::collect::Ended;
 use crate::error::hinted;
+use crate::output;
 use crate::recording::{self, MemorySink, Recording, Writer};
 
 /// What makes two sweeps the same.
@@ -230,7 +232,7 @@ fn open(path: &Path, force: bool, resume: bool, plan: &Plan) -> anyhow::Result<P
         fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
     }
     fs::create_dir(&folder).with_context(|| format!("making {}", folder.display()))?;
-    fs::write(&described, serde_json::to_vec_pretty(plan)?)
-        .with_context(|| format!("writing {}", described.display()))?;
+    output::chown_to_invoker(fs::File::open(&folder)?.as_fd())?;
+    output::write_file(&described, false, &serde_json::to_vec_pretty(plan)?)?;
     Ok(folder)
 }

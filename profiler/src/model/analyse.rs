@@ -13,7 +13,7 @@ use super::report::{
     CallerShare, Coverage, FunctionShare, Kernel, LossReport, OptionReport, Other, OverheadReport,
     Report, Run, SCHEMA, SamplingReport, Switches,
 };
-use super::runs::{measurements, points, profiler_effect};
+use super::runs::{measurements, point_metrics, points, profiler_effect};
 use super::tally::{OptionTally, Tally};
 use crate::catalog::Catalog;
 use crate::kernel::base_name;
@@ -92,6 +92,7 @@ pub fn analyse_with(
                 _ => None,
             },
             profiler_effect: profiler_effect(&measured),
+            points: point_metrics(trailer),
             runs: trailer.runs.clone(),
             complete: recording.complete,
             imported: header.imported.clone(),

@@ -19,5 +19,7 @@ pub(crate) use attribution::{comm, frame_name, frames};
 pub use interval::wilson;
 pub use knowledge::Knowledge;
 pub use report::Report;
-pub use runs::{Measurements, ProfilerEffect, RunMetric, measurements, points, profiler_effect};
+pub use runs::{
+    Measurements, PointMetric, ProfilerEffect, RunMetric, measurements, points, profiler_effect,
+};
 pub(crate) use tally::is_workload;

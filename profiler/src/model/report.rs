@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::ledger::{
     Handoff, KernelThread, LedgerReport, PreemptionBy, SwitchCause, WakeupLatency,
 };
-use super::runs::{ProfilerEffect, RunMetric};
+use super::runs::{PointMetric, ProfilerEffect, RunMetric};
 use super::timers::Timers;
 use crate::catalog::OptionState;
 use crate::kernel::{
@@ -147,6 +147,9 @@ pub struct Run {
     /// other numbers are of the profiled ones together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<RunRecord>,
+    /// The points of a sweep, in order; empty without one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub points: Vec<PointMetric>,
     /// Whether the recording was finished and not cut short.
     pub complete: bool,
     /// Where the samples come from when another tool took them; absent when

@@ -48,6 +48,18 @@ pub struct ProfilerEffect {
     pub unprofiled: f64,
 }
 
+/// The metric at one point of a sweep.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PointMetric {
+    /// The values of its parameters.
+    pub point: BTreeMap<String, String>,
+    /// The metric of its runs.
+    pub metric: RunMetric,
+    /// What being profiled did to it; absent without unprofiled runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profiler_effect: Option<ProfilerEffect>,
+}
+
 /// The values of one metric over the runs of a recording.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measurements {
@@ -140,6 +152,22 @@ pub fn points(trailer: &Trailer) -> Vec<BTreeMap<String, String>> {
         points.push(BTreeMap::new());
     }
     points
+}
+
+/// The metric at each point of a sweep; empty without one.
+pub(super) fn point_metrics(trailer: &Trailer) -> Vec<PointMetric> {
+    let points = points(trailer);
+    let points = points.into_iter().filter(|point| !point.is_empty());
+    points
+        .filter_map(|point| {
+            let measured = measurements(trailer, &point)?;
+            Some(PointMetric {
+                metric: measured.metric(),
+                profiler_effect: profiler_effect(std::slice::from_ref(&measured)),
+                point,
+            })
+        })
+        .collect()
 }
 
 impl Measurements {

@@ -48,6 +48,27 @@ pub(super) fn lines(page: &mut Page, report: &Report) {
         );
         page.labelled(COLUMN, "", &text, Style::new());
     }
+    points(page, report);
+}
+
+/// The metric at each point of a sweep.
+fn points(page: &mut Page, report: &Report) {
+    for point in &report.run.points {
+        let metric = &point.metric;
+        let mut text = format!(
+            "{}: {} {}",
+            crate::diff::name(&point.point),
+            escape(&metric.name),
+            number(metric.value)
+        );
+        if !metric.unit.is_empty() {
+            text += &format!(" {}", escape(&metric.unit));
+        }
+        if let (Some(low), Some(high)) = (metric.low, metric.high) {
+            text += &format!(" ({} to {})", number(low), number(high));
+        }
+        page.labelled(COLUMN, "", &text, Style::new());
+    }
 }
 
 /// A change in per cent, with its sign.

@@ -145,8 +145,10 @@ pub struct LedgerCpu {
     pub losses: [u64; loss::COUNT],
     /// The longest wake-up latency so far.
     pub worst_ns: u64,
-    /// Records sent of latencies near it.
-    pub worst_sent: u64,
+    /// How many were kept that were the longest when they came.
+    pub worst_kept: u64,
+    /// How many were kept that were near it.
+    pub near_kept: u64,
     /// When the last switch was.
     pub last_ns: u64,
     /// When the tick under way began; 0 when there is none.
@@ -258,14 +260,17 @@ pub struct TimerCounts {
     pub elapsed_ns: u64,
 }
 
-/// One of the longest wake-up latencies.
+/// Slots of the per-CPU map `WORST` for latencies that were the longest, and as
+/// many again for others.
+pub const WORST_SLOTS: u32 = 4;
+
+/// One of the longest wake-up latencies: the value of the map `WORST`.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct LatencyRecord {
-    /// Kind [`kind::LATENCY`](crate::kind::LATENCY); its time is the switch to the
-    /// task.
+    /// Of no kind, as it is not sent; its time is the switch to the task.
     pub header: RecordHeader,
-    /// How long it waited.
+    /// How long it waited; 0 in a slot that nobody has.
     pub wait_ns: u64,
     /// Its thread id.
     pub pid: u32,

@@ -62,8 +62,6 @@ pub mod kind {
     pub const RCU: u32 = 3;
     /// A [`TaskRecord`](crate::TaskRecord).
     pub const TASK: u32 = 4;
-    /// A [`LatencyRecord`](crate::ledger::LatencyRecord).
-    pub const LATENCY: u32 = 5;
 }
 
 /// Bits of [`SampleRecord::flags`] and [`RcuRecord::flags`].

@@ -13,14 +13,13 @@ use aya_ebpf::{
     programs::TracePointContext,
 };
 use profiler_ebpf::{
-    COMM_LEN, UNKNOWN, kind,
+    COMM_LEN, UNKNOWN,
     ledger::{
         GROUP_CAUSE, Histogram, LEDGER_FRAMES, LatencyRecord, LedgerCpu, PreemptionCounts,
-        PreemptionKey, WAIT_SLOTS, WaitSlot, cause, histogram, loss, wait,
+        PreemptionKey, WAIT_SLOTS, WORST_SLOTS, WaitSlot, cause, histogram, loss, wait,
     },
     target, watch,
 };
-use zerocopy::IntoBytes as _;
 
 use crate::{cpu, globals, switch::Next, task};
 
@@ -55,9 +54,16 @@ static PREEMPTIONS: HashMap<PreemptionKey, PreemptionCounts> = HashMap::with_max
 #[map]
 static LEDGER_STACKS: HashMap<u64, [u64; LEDGER_FRAMES]> = HashMap::with_max_entries(4096, 0);
 
-/// A stack or a record under construction.
+/// A stack under construction.
 #[map]
-static LEDGER_SCRATCH: PerCpuArray<LatencyRecord> = PerCpuArray::with_max_entries(1, 0);
+static LEDGER_SCRATCH: PerCpuArray<[u64; LEDGER_FRAMES]> = PerCpuArray::with_max_entries(1, 0);
+
+/// The longest latencies: first those that were the longest when they came, the
+/// newest of them, then the newest of those near it. Not through the ring buffer:
+/// its lock may sleep on a realtime kernel (before 6.14), and the run queue's is
+/// held here.
+#[map]
+static WORST: PerCpuArray<LatencyRecord> = PerCpuArray::with_max_entries(2 * WORST_SLOTS, 0);
 
 /// One run in so many is timed.
 const TIMED_ONE_IN: u64 = 64;
@@ -70,8 +76,6 @@ const PF_KTHREAD: u32 = 0x0020_0000;
 const FAIR_PRIO: u32 = 100;
 /// Latencies below this are nobody's fault.
 const WORTH_A_RECORD_NS: u64 = 10_000;
-/// Records of latencies near the longest, for each CPU.
-const RECORDS: u64 = 32;
 
 /// This CPU's part of the ledger.
 #[inline(always)]
@@ -375,8 +379,8 @@ fn note(into: &mut Histogram, ns: u64) {
     }
 }
 
-/// Sends a record of one of the longest latencies: of each that is the longest
-/// so far, and of some others.
+/// Keeps one of the longest latencies: each that is the longest so far, and some
+/// others.
 #[inline(always)]
 fn worst(
     own: &mut LedgerCpu,
@@ -386,19 +390,21 @@ fn worst(
     now: u64,
     (cause, comm): (u32, [u8; COMM_LEN]),
 ) {
-    if waited > own.worst_ns {
+    let slots = WORST_SLOTS as u64;
+    let slot = if waited > own.worst_ns {
         own.worst_ns = waited;
-    } else if own.worst_sent < RECORDS {
-        own.worst_sent += 1;
+        own.worst_kept += 1;
+        own.worst_kept % slots
     } else {
-        return;
-    }
-    let (Some(state), Some(record)) = (cpu::any_state(), LEDGER_SCRATCH.get_ptr_mut(0)) else {
+        own.near_kept += 1;
+        slots + own.near_kept % slots
+    };
+    let Some(record) = WORST.get_ptr_mut(slot as u32) else {
         return;
     };
     // SAFETY: this CPU's value, see the module.
     let record = unsafe { &mut *record };
-    record.header = cpu::header(kind::LATENCY, now);
+    record.header = cpu::header(0, now);
     record.wait_ns = waited;
     record.pid = next;
     record.cause = cause;
@@ -406,7 +412,6 @@ fn worst(
     record.comm = comm;
     record.culprit = bpf_get_current_comm().unwrap_or_default();
     record.stack_bytes = read_stack(switch.ctx, &mut record.frames);
-    cpu::send(state, record.as_bytes());
 }
 
 /// Reads the kernel stack; returns its bytes.
@@ -432,7 +437,7 @@ pub(crate) fn stack(own: &mut LedgerCpu, ctx: *mut c_void) -> u64 {
         return 0;
     };
     // SAFETY: this CPU's value; interrupts are off.
-    let frames = unsafe { &mut (*scratch).frames };
+    let frames = unsafe { &mut *scratch };
     let depth = (read_stack(ctx, frames) / 8) as usize;
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for (index, frame) in frames.iter_mut().enumerate() {

@@ -8,7 +8,6 @@ use profiler_ebpf::{
 };
 use zerocopy::FromBytes as _;
 
-use super::ledger::Worst;
 use super::rcu::RcuCalls;
 use super::tasks::Tasks;
 use super::users::UserSymbols;
@@ -43,8 +42,6 @@ pub(super) struct Drain<'a> {
     rcu: RcuCalls,
     /// Switches by task.
     pub(super) tasks: Tasks,
-    /// The longest wake-up latencies.
-    pub(super) worst: Worst,
     /// Records that are of no known kind or size: the object is not of this
     /// build, or memory is broken.
     pub(super) unreadable: u64,
@@ -65,7 +62,6 @@ impl<'a> Drain<'a> {
             users: UserSymbols::default(),
             rcu: RcuCalls::default(),
             tasks: Tasks::default(),
-            worst: Worst::default(),
             unreadable: 0,
             comms: FastMap::default(),
         }
@@ -99,7 +95,6 @@ impl<'a> Drain<'a> {
             Ok(kind::EPOCH) => self.epoch(bytes, sink),
             Ok(kind::RCU) => self.rcu_barrier(bytes, sink),
             Ok(kind::TASK) => self.task(bytes),
-            Ok(kind::LATENCY) => self.latency(bytes),
             _ => None,
         };
         if known.is_none() {
@@ -112,7 +107,7 @@ impl<'a> Drain<'a> {
         self.rcu.finish(sink);
     }
 
-    fn since_start(&self, time_ns: u64) -> u64 {
+    pub(super) fn since_start(&self, time_ns: u64) -> u64 {
         time_ns.saturating_sub(self.origin_ns)
     }
 
@@ -208,12 +203,6 @@ impl<'a> Drain<'a> {
         self.tasks
             .add(record.pid, Some(&record.comm), &record.entry);
         Some(())
-    }
-
-    fn latency(&mut self, bytes: &[u8]) -> Option<()> {
-        let origin_ns = self.origin_ns;
-        let since_start = |time_ns: u64| time_ns.saturating_sub(origin_ns);
-        self.worst.record(bytes, self.kallsyms, since_start)
     }
 
     /// Where a function and its callers begin on a stack. The programs that saw the

@@ -7,7 +7,6 @@ use profiler_ebpf::ledger::{
     self, LEDGER_FRAMES, LatencyRecord, LedgerCpu, PreemptionCounts, PreemptionKey, TimerCounts,
     TimerKey, cause as why,
 };
-use zerocopy::FromBytes as _;
 
 use super::drain::comm_text;
 use crate::kernel::{Kallsyms, causes};
@@ -54,49 +53,33 @@ fn names(kallsyms: &Kallsyms, frames: &[u64]) -> Vec<String> {
         .collect()
 }
 
-/// The longest latencies of a run.
-#[derive(Debug, Default)]
-pub(super) struct Worst(Vec<Latency>);
-
-impl Worst {
-    /// Takes a record; `None` when it is none.
-    pub(super) fn record(
-        &mut self,
-        bytes: &[u8],
-        kallsyms: &Kallsyms,
-        since_start: impl Fn(u64) -> u64,
-    ) -> Option<()> {
-        let (record, _) = LatencyRecord::read_from_prefix(bytes).ok()?;
-        let frames = record.frames.get(..record.stack_bytes as usize / 8)?;
-        let cause = CAUSES.iter().find(|(index, _)| *index == record.cause)?.1;
-        self.0.push(Latency {
-            wait_ns: record.wait_ns,
-            time_ns: since_start(record.header.time_ns),
-            cpu: record.header.cpu,
-            comm: comm_text(&record.comm),
-            pid: record.pid,
-            cause: cause.to_owned(),
-            culprit: comm_text(&record.culprit),
-            culprit_pid: record.culprit_pid,
-            stack: stack_text(kallsyms, frames, "__schedule"),
-        });
-        if self.0.len() > 8 * WORST {
-            self.cut();
-        }
-        Some(())
-    }
-
-    fn cut(&mut self) {
-        self.0
-            .sort_by_key(|latency| std::cmp::Reverse(latency.wait_ns));
-        self.0.truncate(WORST);
-    }
-
-    /// The longest, longest first.
-    pub(super) fn finish(&mut self) -> Vec<Latency> {
-        self.cut();
-        std::mem::take(&mut self.0)
-    }
+/// The longest latencies of a run, longest first. What is broken is left out.
+fn longest(
+    records: impl Iterator<Item = LatencyRecord>,
+    kallsyms: &Kallsyms,
+    since_start: impl Fn(u64) -> u64,
+) -> Vec<Latency> {
+    let mut latencies: Vec<Latency> = records
+        .filter(|record| record.wait_ns > 0)
+        .filter_map(|record| {
+            let frames = record.frames.get(..record.stack_bytes as usize / 8)?;
+            let cause = CAUSES.iter().find(|(index, _)| *index == record.cause)?.1;
+            Some(Latency {
+                wait_ns: record.wait_ns,
+                time_ns: since_start(record.header.time_ns),
+                cpu: record.header.cpu,
+                comm: comm_text(&record.comm),
+                pid: record.pid,
+                cause: cause.to_owned(),
+                culprit: comm_text(&record.culprit),
+                culprit_pid: record.culprit_pid,
+                stack: stack_text(kallsyms, frames, "__schedule"),
+            })
+        })
+        .collect();
+    latencies.sort_by_key(|latency| std::cmp::Reverse(latency.wait_ns));
+    latencies.truncate(WORST);
+    latencies
 }
 
 /// The sum of all CPUs' counters.
@@ -145,7 +128,7 @@ pub(super) fn losses(cpus: &[Plain<LedgerCpu>]) -> Vec<Loss> {
 pub(super) fn gather(
     maps: &LedgerMaps,
     cpus: &[Plain<LedgerCpu>],
-    worst: Vec<Latency>,
+    since_start: impl Fn(u64) -> u64,
     kallsyms: &Kallsyms,
 ) -> Ledger {
     let sum = total(cpus);
@@ -171,6 +154,13 @@ pub(super) fn gather(
     }
     groups
         .sort_by(|a, b| (b.latency.count.cmp(&a.latency.count)).then_with(|| a.comm.cmp(&b.comm)));
+    let worst = (0..2 * ledger::WORST_SLOTS).filter_map(|slot| maps.worst.get(&slot, 0).ok());
+    let worst = worst.flat_map(|values| {
+        values
+            .iter()
+            .map(|Plain(record)| *record)
+            .collect::<Vec<_>>()
+    });
     let stacks: HashMap<u64, [u64; LEDGER_FRAMES]> = maps.stacks.iter().flatten().collect();
     let preemptions = maps.preemptions.iter().flatten();
     let timers = maps.timers.iter().flatten();
@@ -182,7 +172,7 @@ pub(super) fn gather(
         exits: sum.exits,
         latency,
         groups,
-        worst,
+        worst: longest(worst, kallsyms, since_start),
         handoffs: of_cause(why::HANDOFF),
         preemptions: by_pair(
             preemptions.map(|(Plain(key), Plain(counts))| (key, counts)),
@@ -389,6 +379,37 @@ mod tests {
             "bpf_trace_run4"
         );
         assert_eq!(stack_text(&kallsyms, &[], "__schedule"), "");
+    }
+
+    #[test]
+    fn the_longest_come_first_and_empty_slots_not_at_all() {
+        let record = |wait_ns: u64, cause: u32, stack_bytes: u32| LatencyRecord {
+            header: profiler_ebpf::RecordHeader {
+                kind: 0,
+                cpu: 1,
+                time_ns: 50,
+            },
+            wait_ns,
+            pid: 7,
+            cause,
+            culprit_pid: 0,
+            stack_bytes,
+            comm: name("app"),
+            culprit: name("swapper/1"),
+            frames: [0; LEDGER_FRAMES],
+        };
+        let records = [
+            record(10, why::BUSY, 16),
+            record(0, why::BUSY, 0),
+            record(30, why::IDLE, 0),
+            record(40, 99, 0),
+            record(50, why::IDLE, u32::MAX),
+        ];
+        let found = longest(records.into_iter(), &Kallsyms::default(), |time| time - 50);
+        let found: Vec<(u64, &str)> = (found.iter())
+            .map(|latency| (latency.wait_ns, latency.cause.as_str()))
+            .collect();
+        assert_eq!(found, [(30, "idle"), (10, "busy")]);
     }
 
     #[test]

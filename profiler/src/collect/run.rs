@@ -285,8 +285,13 @@ impl Run<'_> {
         let maps = self.session.detach();
         let detach = before_detach.elapsed();
         if let Some(maps) = &maps.ledger {
-            let worst = drain.worst.finish();
-            trailer.ledger = Some(ledger::gather(maps, &ledger_cpus, worst, self.kallsyms));
+            let since_start = |time_ns| drain.since_start(time_ns);
+            trailer.ledger = Some(ledger::gather(
+                maps,
+                &ledger_cpus,
+                since_start,
+                self.kallsyms,
+            ));
         }
         let in_slots = maps.slots.iter().flatten();
         let in_slots = in_slots.map(|Plain(slot)| (slot.pid, slot.entry));

@@ -4,7 +4,8 @@ use anyhow::Context as _;
 use aya::maps::{HashMap, MapData, PerCpuArray, PerCpuHashMap};
 use aya::{Ebpf, EbpfLoader};
 use profiler_ebpf::ledger::{
-    Histogram, LEDGER_FRAMES, LedgerCpu, PreemptionCounts, PreemptionKey, TimerCounts, TimerKey,
+    Histogram, LEDGER_FRAMES, LatencyRecord, LedgerCpu, PreemptionCounts, PreemptionKey,
+    TimerCounts, TimerKey,
 };
 use profiler_ebpf::{COMM_LEN, RCU_FUNCTIONS, UNKNOWN};
 
@@ -172,6 +173,8 @@ pub struct LedgerMaps {
     pub causes: PerCpuArray<MapData, Plain<Histogram>>,
     /// Wake-up latencies by task name.
     pub groups: PerCpuHashMap<MapData, [u8; COMM_LEN], Plain<Histogram>>,
+    /// The longest latencies.
+    pub worst: PerCpuArray<MapData, Plain<LatencyRecord>>,
     /// Preemptions.
     pub preemptions: HashMap<MapData, Plain<PreemptionKey>, Plain<PreemptionCounts>>,
     /// Waits for timers.
@@ -195,6 +198,7 @@ impl LedgerMaps {
             cpus: map("LEDGER")?.try_into().context("map LEDGER")?,
             causes: map("WAKE_CAUSES")?.try_into().context("map WAKE_CAUSES")?,
             groups: map("WAKE_GROUPS")?.try_into().context("map WAKE_GROUPS")?,
+            worst: map("WORST")?.try_into().context("map WORST")?,
             preemptions: map("PREEMPTIONS")?.try_into().context("map PREEMPTIONS")?,
             timers: map("TIMER_SITES")?.try_into().context("map TIMER_SITES")?,
             stacks: map("LEDGER_STACKS")?

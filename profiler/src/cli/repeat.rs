@@ -90,12 +90,13 @@ impl RepeatArgs {
         for (flag, command) in [("--between", between), ("--prepare", self.prepare.as_ref())] {
             if let Some(command) = command {
                 shell(flag, command, point, signals)?;
-            }
-            if signals.came() {
-                return Ok(false);
+                if signals.came() {
+                    return Ok(false);
+                }
             }
         }
-        Ok(true)
+        // What came before the first run ended something else.
+        Ok(first || !signals.came())
     }
 }
 

@@ -19,7 +19,8 @@ pub(super) fn options(base: &Side, new: &Side) -> Vec<OptionDiff> {
             let b = new.options.get(name).unwrap_or(&none);
             let states = (text(a), text(b));
             let differs = states.0 != states.1;
-            if !differs && a.samples + b.samples == 0 {
+            let is_idle = a.samples + b.samples == 0 && a.gain.or(b.gain).is_none();
+            if !differs && is_idle {
                 return None;
             }
             Some(OptionDiff {
@@ -201,9 +202,9 @@ pub(super) fn explained(
 /// Callers of options' functions, the greatest change first.
 pub(super) fn callers(base: &Side, new: &Side) -> Vec<CallerDiff> {
     let whole = base.time_of_work();
-    let change = |a: u64, b: u64| {
+    let change = |a: f64, b: f64| {
         if whole > 0.0 {
-            (new.time_of(b) - base.time_of(a)) / whole
+            (b / new.work() - a / base.work()) / whole
         } else {
             0.0
         }
@@ -223,9 +224,9 @@ pub(super) fn callers(base: &Side, new: &Side) -> Vec<CallerDiff> {
                 option: name.clone(),
                 symbol: symbol.clone(),
                 group: a.group.clone().or_else(|| b.group.clone()),
-                base_share: base.share(a.samples),
-                new_share: new.share(b.samples),
-                change: change(a.samples, b.samples),
+                base_share: base.share(a.time_s),
+                new_share: new.share(b.time_s),
+                change: change(a.time_s, b.time_s),
                 sites: sites(&a.sites, &b.sites, base, new, &change),
             });
         }
@@ -235,18 +236,18 @@ pub(super) fn callers(base: &Side, new: &Side) -> Vec<CallerDiff> {
 }
 
 fn sites(
-    a: &BTreeMap<String, u64>,
-    b: &BTreeMap<String, u64>,
+    a: &BTreeMap<String, f64>,
+    b: &BTreeMap<String, f64>,
     base: &Side,
     new: &Side,
-    change: &dyn Fn(u64, u64) -> f64,
+    change: &dyn Fn(f64, f64) -> f64,
 ) -> Vec<SiteDiff> {
     let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
-    let samples = |of: &BTreeMap<String, u64>, name: &String| of.get(name).copied().unwrap_or(0);
+    let time_s = |of: &BTreeMap<String, f64>, name: &String| of.get(name).copied().unwrap_or(0.0);
     let mut found: Vec<SiteDiff> = names
         .into_iter()
         .map(|name| {
-            let (a, b) = (samples(a, name), samples(b, name));
+            let (a, b) = (time_s(a, name), time_s(b, name));
             SiteDiff {
                 site: name.clone(),
                 base_share: base.share(a),

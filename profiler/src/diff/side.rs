@@ -57,9 +57,10 @@ pub(super) struct Owned {
 /// One calling function.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Caller {
-    pub(super) samples: u64,
+    /// CPU time, seconds, all runs: by calls where those were counted.
+    pub(super) time_s: f64,
     pub(super) group: Option<String>,
-    pub(super) sites: BTreeMap<String, u64>,
+    pub(super) sites: BTreeMap<String, f64>,
 }
 
 /// Wake-up latency, as a report has it.
@@ -134,6 +135,7 @@ impl Side {
             warn(format!("{} records were lost.", report.loss.total));
         }
         let profiled = trailer.runs.iter().filter(|run| run.profiled).count();
+        let task_time_s = report.sampling.task_time_s.unwrap_or_default();
         let options = report.options.iter().map(|option| {
             let samples = option
                 .functions
@@ -143,17 +145,18 @@ impl Side {
             let mut callers: BTreeMap<String, Caller> = BTreeMap::new();
             for caller in &option.callers {
                 let entry = callers.entry(caller.symbol.clone()).or_default();
-                entry.samples += caller.samples;
+                let time_s = caller.share * task_time_s;
+                entry.time_s += time_s;
                 entry.group.clone_from(&caller.group);
                 if let Some(site) = &caller.site {
-                    *entry.sites.entry(site.clone()).or_default() += caller.samples;
+                    *entry.sites.entry(site.clone()).or_default() += time_s;
                 }
             }
             let owned = Owned {
                 state: option.option.clone(),
                 samples,
                 share: option.cpu_share,
-                gain: optional(option, "gain_if_off"),
+                gain: option.gain_if_off,
                 callers,
             };
             (option.option.name.clone(), owned)
@@ -166,7 +169,7 @@ impl Side {
             facts: input.recording.header.kernel.clone(),
             runs: profiled.max(1),
             samples: report.sampling.samples,
-            task_time_s: report.sampling.task_time_s.unwrap_or_default(),
+            task_time_s,
             measurements: measurements(trailer, point),
             options: options.collect(),
             switches: trailer.switches,
@@ -222,10 +225,10 @@ impl Side {
             known.gain = pool(known.gain, option.gain, weights);
             for (symbol, caller) in option.callers {
                 let entry = known.callers.entry(symbol).or_default();
-                entry.samples += caller.samples;
+                entry.time_s += caller.time_s;
                 entry.group = entry.group.take().or(caller.group);
-                for (site, samples) in caller.sites {
-                    *entry.sites.entry(site).or_default() += samples;
+                for (site, time_s) in caller.sites {
+                    *entry.sites.entry(site).or_default() += time_s;
                 }
             }
         }
@@ -273,17 +276,12 @@ impl Side {
         self.task_time_s / self.work()
     }
 
-    /// The same of so many of its samples.
-    pub(super) fn time_of(&self, samples: u64) -> f64 {
-        self.time_of_work() * self.share(samples)
-    }
-
-    /// Samples as a share of all of the workload.
-    pub(super) fn share(&self, samples: u64) -> f64 {
-        if self.samples == 0 {
+    /// A part of the CPU time as a share of all of it.
+    pub(super) fn share(&self, time_s: f64) -> f64 {
+        if self.task_time_s <= 0.0 {
             return 0.0;
         }
-        samples as f64 / self.samples as f64
+        (time_s / self.task_time_s).clamp(0.0, 1.0)
     }
 }
 
@@ -345,13 +343,10 @@ mod tests {
 
     #[test]
     fn parts_that_a_report_may_have() {
-        let option = json!({
-            "name": "CONFIG_X",
-            "gain_if_off": {"value": 0.11, "low": 0.1, "high": 0.12, "evidence": "counted"}
-        });
-        let gain: Estimate = optional(&option, "gain_if_off").unwrap();
-        assert_eq!((gain.value, gain.evidence), (0.11, Evidence::Counted));
-        assert_eq!(optional::<Estimate>(&option, "cpu_share"), None);
+        assert_eq!(
+            optional::<Latency>(&json!({"other": 1}), "wakeup_latency"),
+            None
+        );
         let report = json!({
             "wakeup_latency": {"count": 3, "p50_ns": 5, "max_ns": 9, "evidence": "counted", "more": []}
         });

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use common::{Builder, TARGET};
 use profiler::model::{AnalyseOptions, Attribution, Knowledge, analyse};
-use profiler::recording::{Epoch, Recording, SwitchCounts};
+use profiler::recording::{Epoch, Histogram, Ledger, Recording, SwitchCounts};
 use profiler::report::html;
 use serde_json::Value;
 use tools::installed;
@@ -113,6 +113,34 @@ fn names_do_not_leave_their_place() {
     let escaped = profiler::report::escape(evil).into_owned();
     assert!(graph["names"].as_array().unwrap().contains(&escaped.into()));
     save("hostile.html", &page);
+}
+
+#[test]
+fn the_ledger_is_shown_where_there_is_one() {
+    let mut recording = with_epochs();
+    assert!(!page(&recording).contains("id=\"latency\""));
+    let mut times = Histogram::default();
+    for ns in [5, 900, 1_000, 70_000, 8_000_000] {
+        times.note(ns);
+    }
+    // A damaged one: no such bucket.
+    times.buckets.insert(u16::MAX, 1);
+    recording.trailer.ledger = Some(Ledger {
+        wakeups: 5,
+        latency: [("busy".to_owned(), times)].into(),
+        ..Ledger::default()
+    });
+    let page = page(&recording);
+    for text in [
+        "id=\"latency\"",
+        "Wake-up latency",
+        "<td class=\"\">busy (counted)</td>",
+        "aria-label=\"busy\"",
+        "<title>65.5 us to 131 us: 1</title>",
+    ] {
+        assert!(page.contains(text), "no {text}");
+    }
+    save("ledger.html", &page);
 }
 
 #[test]

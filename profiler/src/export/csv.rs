@@ -16,7 +16,7 @@ use crate::report::escape;
 pub fn write_options(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(
         b"option,state,built,value,cpu_share,cpu_share_low,cpu_share_high,evidence,samples,\
-          how_to_turn_off\r\n",
+          calls,ns_per_call,gain_if_off,gain_if_off_low,gain_if_off_high,how_to_turn_off\r\n",
     )?;
     for option in &report.options {
         let state = &option.option;
@@ -34,6 +34,11 @@ pub fn write_options(report: &Report, out: &mut dyn Write) -> io::Result<()> {
                 &number(share.map(|share| share.high)),
                 share.map_or("", |share| share.evidence.as_str()),
                 &share.map_or_else(String::new, |_| samples(option).to_string()),
+                &number(option.calls.as_ref().map(|calls| calls.value)),
+                &number(option.ns_per_call.map(|cost| cost.value)),
+                &number(option.gain_if_off.map(|gain| gain.value)),
+                &number(option.gain_if_off.map(|gain| gain.low)),
+                &number(option.gain_if_off.map(|gain| gain.high)),
                 &state.how_to_turn_off,
             ],
         )?;
@@ -49,7 +54,9 @@ pub fn write_options(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         ("(user mode)", sampling.user_samples),
     ] {
         let count = count.to_string();
-        line(out, &[name, "", "", "", "", "", "", "", &count, ""])?;
+        let mut fields = [""; 15];
+        (fields[0], fields[8]) = (name, &count);
+        line(out, &fields)?;
     }
     Ok(())
 }

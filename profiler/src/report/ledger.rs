@@ -60,7 +60,7 @@ fn cells(row: &LedgerRow) -> Vec<Cell> {
     ]
 }
 
-fn number(row: &LedgerRow) -> String {
+pub(super) fn number(row: &LedgerRow) -> String {
     let value = |value: f64| match row.unit.as_str() {
         "ns" if value < 0.0 => format!("-{}", nanoseconds(-value as u64)),
         "ns" => nanoseconds(value as u64),

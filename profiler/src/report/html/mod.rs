@@ -12,13 +12,13 @@ mod time;
 use std::fmt::Write as _;
 use std::io::Write;
 
-use serde_json::Value;
-
 use self::parts::{Html, cell, row};
+use super::ledger::number;
 use super::text::workload_line;
 use super::text::{by_leg, costly, first_result, interval, is_blind, kernel_line, state};
 use super::{command_line, count, nanoseconds, percent};
 use crate::model::Attribution;
+use crate::model::ledger::Times;
 use crate::model::report::{OptionReport, Report};
 use crate::recording::Recording;
 use crate::report::number::seconds;
@@ -54,15 +54,14 @@ pub fn write(
     let costly: Vec<&str> = costly(report)
         .map(|(option, _)| option.option.name.as_str())
         .collect();
-    let document = serde_json::to_value(report)?;
     let mut html = Html::default();
     head(&mut html, report);
     headline(&mut html, report);
-    options(&mut html, report, &document);
+    options(&mut html, report);
     html.raw(&flame::section(recording, attribution, &costly)?);
     html.raw(&time::section(recording, attribution, &costly));
     events(&mut html, report);
-    latency(&mut html, &document);
+    ledger(&mut html, recording, report);
     quality(&mut html, report);
     html.raw("</main>\n<script>\n");
     html.raw(SCRIPT);
@@ -129,7 +128,7 @@ fn headline(html: &mut Html, report: &Report) {
     html.raw("</header>\n");
 }
 
-fn options(html: &mut Html, report: &Report, document: &Value) {
+fn options(html: &mut Html, report: &Report) {
     html.raw("<section id=\"options\">\n<h2>Options</h2>\n");
     let costly: Vec<_> = costly(report).collect();
     if costly.is_empty() {
@@ -142,7 +141,7 @@ fn options(html: &mut Html, report: &Report, document: &Value) {
         let gains = report
             .options
             .iter()
-            .any(|option| estimate(document, &option.option.name, "gain_if_off").is_some());
+            .any(|option| option.gain_if_off.is_some());
         html.raw("<table class=\"options\">\n<thead><tr><th>Option<th>State");
         html.raw("<th class=\"num\">Share<th>95 % interval");
         if gains {
@@ -173,11 +172,9 @@ fn options(html: &mut Html, report: &Report, document: &Value) {
                 interval = interval(share),
             );
             if gains {
-                let gain = estimate(document, name, "gain_if_off").map_or_else(
+                let gain = option.gain_if_off.map_or_else(
                     || "not known".to_owned(),
-                    |(value, low, high)| {
-                        format!("{} % ({}-{})", percent(value), percent(low), percent(high))
-                    },
+                    |gain| format!("{} % ({})", percent(gain.value), interval(&gain)),
                 );
                 html.raw(&cell("Gain if off", "num", &gain));
             }
@@ -195,15 +192,6 @@ fn options(html: &mut Html, report: &Report, document: &Value) {
     }
     summaries(html, report);
     html.raw("</section>\n");
-}
-
-/// A member of an option that the published document may have.
-fn estimate(document: &Value, name: &str, member: &str) -> Option<(f64, f64, f64)> {
-    let options = document.get("options")?.as_array()?;
-    let option = options.iter().find(|option| option["name"] == name)?;
-    let estimate = option.get(member)?;
-    let number = |bound: &str| estimate.get(bound)?.as_f64();
-    Some((number("value")?, number("low")?, number("high")?))
 }
 
 fn details(html: &mut Html, option: &OptionReport) {
@@ -337,27 +325,78 @@ fn events(html: &mut Html, report: &Report) {
     html.raw("</section>\n");
 }
 
-/// Wake-up latency, when the report has it.
-fn latency(html: &mut Html, document: &Value) {
-    let Some(latency) = document.get("wakeup_latency").filter(|l| l.is_object()) else {
+/// What preemption cost and bought, and wake-up latency, when they were asked for.
+fn ledger(html: &mut Html, recording: &Recording, report: &Report) {
+    if let Some(ledger) = &report.ledger {
+        html.raw("<section id=\"ledger\">\n<h2>What preemption costs and buys</h2>\n");
+        for (title, rows) in [("Cost", &ledger.cost), ("Benefit", &ledger.benefit)] {
+            if rows.is_empty() {
+                continue;
+            }
+            let _ = write!(
+                html.0,
+                "<table><thead><tr><th>{title}<th class=\"num\">Value<th>Evidence<th>What it \
+                 says</tr></thead><tbody>\n"
+            );
+            for entry in rows {
+                html.raw(&row(&[
+                    ("", &entry.name),
+                    ("num", &number(entry)),
+                    ("", entry.evidence.as_str()),
+                    ("", &entry.sentence),
+                ]));
+            }
+            html.raw("</tbody></table>\n");
+        }
+        html.raw("</section>\n");
+    }
+    let Some(latency) = &report.wakeup_latency else {
         return;
     };
-    html.raw("<section id=\"latency\">\n<h2>Wake-up latency</h2>\n<dl>\n");
-    if let Some(members) = latency.as_object() {
-        for (name, value) in members {
-            let text = match (name.strip_suffix("_ns"), value.as_u64(), value.as_str()) {
-                (Some(_), Some(ns), _) => nanoseconds(ns),
-                (None, Some(number), _) => count(number),
-                (_, _, Some(text)) => text.to_owned(),
-                _ => continue,
-            };
-            let label = name.strip_suffix("_ns").unwrap_or(name).replace('_', " ");
-            html.item(&label, &text);
+    html.raw("<section id=\"latency\">\n<h2>Wake-up latency</h2>\n");
+    html.raw("<table><thead><tr><th>Cause of the wait");
+    for head in ["Wake-ups", "Median", "90 %", "99 %", "99.9 %", "Longest"] {
+        let _ = write!(html.0, "<th class=\"num\">{head}");
+    }
+    html.raw("</tr></thead><tbody>\n");
+    times(html, "all", &latency.times);
+    for cause in &latency.causes {
+        let name = format!("{} ({})", cause.cause, cause.evidence.as_str());
+        times(html, &name, &cause.times);
+    }
+    html.raw("</tbody></table>\n");
+    if let Some(kept) = &recording.trailer.ledger {
+        for (cause, histogram) in &kept.latency {
+            html.raw(&time::histogram(cause, &histogram.buckets));
         }
     }
-    html.raw("</dl>\n");
-    html.raw(&time::histograms(latency));
+    if !latency.worst.is_empty() {
+        html.raw("<details><summary>The longest</summary>\n<table><thead><tr><th>Task");
+        html.raw("<th class=\"num\">Waited<th>Had the CPU<th>Cause</tr></thead><tbody>\n");
+        for worst in &latency.worst {
+            html.raw(&row(&[
+                ("", &worst.comm),
+                ("num", &nanoseconds(worst.wait_ns)),
+                ("", &worst.culprit),
+                ("", &worst.cause),
+            ]));
+        }
+        html.raw("</tbody></table></details>\n");
+    }
     html.raw("</section>\n");
+}
+
+fn times(html: &mut Html, name: &str, times: &Times) {
+    let ns = |value: Option<u64>| value.map(nanoseconds).unwrap_or_default();
+    html.raw(&row(&[
+        ("", name),
+        ("num", &count(times.count)),
+        ("num", &ns(times.p50_ns)),
+        ("num", &ns(times.p90_ns)),
+        ("num", &ns(times.p99_ns)),
+        ("num", &ns(times.p999_ns)),
+        ("num", &ns(times.max_ns)),
+    ]));
 }
 
 fn quality(html: &mut Html, report: &Report) {

@@ -1,8 +1,9 @@
 //! The run over time and distributions of time, as inline SVG.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use serde_json::Value;
+use profiler_ebpf::ledger::histogram as buckets;
 
 use super::COLORS;
 use super::parts::quote;
@@ -16,8 +17,6 @@ use crate::report::{count, nanoseconds};
 const SLOTS: u64 = 120;
 /// Height of a graph in its own units; the page stretches it.
 const HEIGHT: f64 = 100.0;
-/// Bars of a histogram at most.
-const BARS: usize = 400;
 
 /// The section; empty when nothing has a time.
 pub(super) fn section(recording: &Recording, attribution: &Attribution, costly: &[&str]) -> String {
@@ -143,7 +142,7 @@ fn shares(
 }
 
 fn switches(recording: &Recording, slot_ns: u64, slots: u64) -> String {
-    let mut by_slot: std::collections::BTreeMap<u64, (u64, u64)> = Default::default();
+    let mut by_slot: BTreeMap<u64, (u64, u64)> = Default::default();
     for epoch in epochs_by_cpu(recording).into_values().flatten() {
         let sum = by_slot.entry(epoch.from_ns / slot_ns).or_default();
         sum.0 = sum.0.saturating_add(epoch.voluntary);
@@ -179,37 +178,31 @@ fn switches(recording: &Recording, slot_ns: u64, slots: u64) -> String {
     html
 }
 
-/// Each distribution that is a member `histogram` of `value` or of a member of
-/// it: a list of `{low_ns, high_ns, count}`.
-pub(super) fn histograms(value: &Value) -> String {
-    let mut html = String::new();
-    if let Some(bars) = histogram(value) {
-        html.push_str(&bars_of("All", &bars));
+/// A distribution of times by their powers of two; empty when nothing is in it.
+pub(super) fn histogram(label: &str, counts: &BTreeMap<u16, u64>) -> String {
+    // Each bucket of the recording is within one power of two.
+    let mut octaves: BTreeMap<u32, u64> = BTreeMap::new();
+    for (&bucket, &count) in counts {
+        // A damaged recording may name a bucket that does not exist.
+        let bucket = usize::from(bucket).min(buckets::BUCKETS - 1);
+        let octave = buckets::least(bucket).max(1).ilog2();
+        let sum = octaves.entry(octave).or_default();
+        *sum = sum.saturating_add(count);
     }
-    for (name, member) in value.as_object().into_iter().flatten() {
-        if let Some(bars) = histogram(member) {
-            html.push_str(&bars_of(name, &bars));
-        }
-        for (inner, member) in member.as_object().into_iter().flatten() {
-            if let Some(bars) = histogram(member) {
-                html.push_str(&bars_of(inner, &bars));
-            }
-        }
-    }
-    html
-}
-
-/// Lower bound, upper bound and count of each bucket.
-fn histogram(value: &Value) -> Option<Vec<(u64, u64, u64)>> {
-    let buckets = value.get("histogram")?.as_array()?;
-    buckets
-        .iter()
-        .take(BARS)
-        .map(|bucket| {
-            let number = |member: &str| bucket.get(member)?.as_u64();
-            Some((number("low_ns")?, number("high_ns")?, number("count")?))
+    let (Some(&first), Some(&last)) = (
+        octaves.first_key_value().map(|(octave, _)| octave),
+        octaves.last_key_value().map(|(octave, _)| octave),
+    ) else {
+        return String::new();
+    };
+    let bars: Vec<(u64, u64, u64)> = (first..=last)
+        .map(|octave| {
+            let low = if octave == 0 { 0 } else { 1 << octave };
+            let count = octaves.get(&octave).copied().unwrap_or(0);
+            (low, 1 << (octave + 1), count)
         })
-        .collect()
+        .collect();
+    bars_of(label, &bars)
 }
 
 fn bars_of(label: &str, buckets: &[(u64, u64, u64)]) -> String {

@@ -127,8 +127,14 @@ pub struct MeasureArgs {
     /// Size of the ring buffer, e.g. 4M; by default it follows CPUs and rate
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub ring_size: Option<u32>,
-    /// How calls of the kernel's checks are counted
-    #[arg(long, value_enum, default_value_t)]
+    /// Count calls of the kernel's checks: auto (in short windows), exact (all the time), off
+    #[arg(
+        long,
+        value_name = "HOW",
+        value_enum,
+        default_value_t,
+        hide_possible_values = true
+    )]
     pub count: Count,
     /// The most that counting calls may take, in percent of a CPU's time
     #[arg(

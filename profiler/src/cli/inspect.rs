@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use super::args::Format;
-use super::measure;
+use super::attach;
 use super::terminal;
 use crate::catalog::Catalog;
 use crate::host::Host;
@@ -16,7 +16,7 @@ pub(super) fn doctor(format: Format) -> anyhow::Result<u8> {
     let host = Host::gather();
     // Attaching is the only proof that something can be attached. It is what
     // `run` would attach, for a moment and to nothing that is watched.
-    let rehearsal = Host::check_privileges().and_then(|()| measure::rehearse(&host));
+    let rehearsal = Host::check_privileges().and_then(|()| attach::rehearse(&host));
     let ready = rehearsal.is_ok();
     let (probes, programs) =
         rehearsal.unwrap_or_else(|error| (vec![no_sampler(&error)], Vec::new()));

@@ -5,18 +5,19 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 
-use super::args::{Count, Format, MeasureArgs, RecordArgs, RunArgs};
+use super::args::{Format, MeasureArgs, RecordArgs, RunArgs};
+use super::attach::{EPOCH, attach, chosen_cpus, count};
 use super::repeat::{Occasion, Progress, nothing_profiled};
 use super::sweep;
 use super::terminal;
 use crate::catalog::Catalog;
 use crate::collect::workload::{self, CannotStart, Workload};
 use crate::collect::{
-    Calibration, Capture, Copying, Ended, Kind, Prices, Run, Series, Watched, counting, unprofiled,
+    Calibration, Capture, Copying, Ended, Kind, Prices, Run, Series, Watched, unprofiled,
 };
 use crate::error::hinted;
 use crate::host::Host;
@@ -25,20 +26,14 @@ use crate::metric::{Choice, Reader};
 use crate::model::{self, AnalyseOptions};
 use crate::output;
 use crate::probes::target::{self, Family, Scope};
-use crate::probes::{
-    LedgerSettings, ProbeStatus, ProgramInfo, Request, Session, Settings, idle_text, perf,
-};
+use crate::probes::{Session, perf};
 use crate::recording::{
     Header, MemorySink, Metric, Recording, Sampling, Sink, Target, Trailer, Writer,
 };
 use crate::report::{json, text};
 
-/// Nominal length of an epoch.
-const EPOCH: Duration = Duration::from_millis(100);
 /// Memory a run without a file may take for its records, bytes.
 pub(super) const MEMORY_LIMIT: usize = 1 << 30;
-/// Room for tasks of the target that live at the same time.
-const MAX_TASKS: u32 = 1 << 16;
 
 /// `preemptprof run`: record, then report.
 pub(super) fn run(args: &RunArgs, verbose: u8, began: Instant) -> anyhow::Result<u8> {
@@ -510,82 +505,6 @@ fn header(args: &MeasureArgs, subject: &Subject, place: &Place, session: &Sessio
     }
 }
 
-/// Gets ready to count calls.
-fn count(
-    args: &MeasureArgs,
-    session: &mut Session,
-    host: &Host,
-    cpus: &[u32],
-) -> (Option<counting::Prepared>, Option<ProbeStatus>) {
-    let max_overhead = match args.count {
-        Count::Auto => args.max_overhead / 100.0,
-        // Always at it.
-        Count::Exact => f64::INFINITY,
-        Count::Off => return (None, None),
-    };
-    let request = counting::Request {
-        facts: &host.facts.kernel,
-        symbols: &host.facts.symbols,
-        preempt_count_offset: host.surroundings().offsets.preempt_count,
-        cpus,
-        max_overhead,
-    };
-    let (prepared, status) = counting::prepare(session, &request);
-    (prepared, Some(status))
-}
-
-/// Attaches what a run would.
-fn attach(
-    args: &MeasureArgs,
-    verbose: u8,
-    host: &Host,
-    scope: Scope,
-    cpus: &[u32],
-    before_switch: &mut dyn FnMut(),
-) -> anyhow::Result<Session> {
-    let around = host.surroundings();
-    let request = Request {
-        settings: Settings {
-            scope,
-            offsets: around.offsets.clone(),
-            idle_text: idle_text(&host.facts.symbols),
-            rcu_text: None,
-            has_cgroups: Path::new("/proc/self/cgroup").exists(),
-            user_stacks: args.user_stacks,
-            max_stack: host.max_stack(),
-            epoch_ns: EPOCH.as_nanos() as u64,
-            ring_bytes: args
-                .ring_size
-                .unwrap_or_else(|| ring_bytes(cpus.len(), args.frequency, args.user_stacks)),
-            max_tasks: MAX_TASKS,
-            log: verbose >= 2,
-            ledger: args.ledger.then(|| {
-                let facts = &host.facts;
-                LedgerSettings::new(&facts.kernel, &facts.symbols, around.offsets.ledger.clone())
-            }),
-        },
-        around,
-        kallsyms: &host.facts.symbols,
-        cpus: cpus.to_vec(),
-        hz: args.frequency,
-        before_switch,
-    };
-    Session::attach(request, &perf::Kernel)
-}
-
-/// Attaches what a run with default arguments would, and detaches it: the rows
-/// of the status table, and what was loaded.
-///
-/// # Errors
-///
-/// When there would be no sampler.
-pub(super) fn rehearse(host: &Host) -> anyhow::Result<(Vec<ProbeStatus>, Vec<ProgramInfo>)> {
-    let args = MeasureArgs::default();
-    let cpus = chosen_cpus(None, host)?;
-    let session = attach(&args, 0, host, Scope::tasks()?, &cpus, &mut || ())?;
-    Ok((session.status().to_vec(), session.programs()))
-}
-
 fn check_frequency(hz: u64) -> anyhow::Result<()> {
     let max = perf::max_sample_rate().unwrap_or(100_000);
     if hz == 0 {
@@ -606,37 +525,6 @@ fn check_frequency(hz: u64) -> anyhow::Result<()> {
         ));
     }
     Ok(())
-}
-
-/// The CPUs to watch: those chosen, or all that are online.
-fn chosen_cpus(chosen: Option<&CpuList>, host: &Host) -> anyhow::Result<Vec<u32>> {
-    let online = host.online_cpus()?;
-    let Some(chosen) = chosen else {
-        return Ok(online.iter().collect());
-    };
-    let missing = chosen.without(&online);
-    if !missing.is_empty() {
-        return Err(hinted(
-            format!("-C {chosen}: CPU {missing} is not online"),
-            [format!("online are {online}")],
-        ));
-    }
-    if chosen.is_empty() {
-        return Err(hinted(
-            "-C: no CPU is chosen",
-            [format!("online are {online}")],
-        ));
-    }
-    Ok(chosen.iter().collect())
-}
-
-/// Room for four seconds of samples of all CPUs: two drains' worth. A buffer that
-/// is half full is drained at once.
-fn ring_bytes(cpus: usize, hz: u64, user_stacks: bool) -> u32 {
-    // A record with 40 frames; user stacks are deeper and always taken.
-    let record = if user_stacks { 1024 } else { 400 };
-    let bytes = cpus as u64 * hz * record * 4;
-    bytes.next_power_of_two().clamp(256 << 10, 64 << 20) as u32
 }
 
 /// Descriptors that tell when processes have ended. One that has ended already

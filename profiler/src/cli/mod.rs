@@ -1,6 +1,7 @@
 //! The command line: parse, do, print, exit.
 
 mod args;
+mod attach;
 mod bench;
 mod diff;
 mod export;

@@ -312,7 +312,9 @@ impl Run<'_> {
                 Err(error) => counting_failed(&mut call_status, &format!("{error:#}")),
             }
         }
-        trailer.probes.extend(call_status);
+        if let Some(status) = call_status {
+            counting::put_status(&mut trailer.probes, status);
+        }
         drop(events);
         let ended = match self.watched {
             Watched::Command(mut workload) => {

@@ -60,6 +60,38 @@ const SYNCHRONIZE_LINES: [Release; 5] = [
     Release::new(7, 3),
 ];
 
+/// Lines on which the matrix armed execution breakpoints at the checks of the
+/// options that are on there, and at the places that call them.
+const BREAKPOINT_LINES: [Release; 5] = [
+    Release::new(5, 10),
+    Release::new(6, 1),
+    Release::new(6, 12),
+    Release::new(6, 18),
+    Release::new(7, 3),
+];
+
+/// Whether execution breakpoints may be put into kernel text on `release`; if
+/// not, why. The kernel itself refuses the text that handles them.
+///
+/// # Errors
+///
+/// The reason, for the status table.
+pub fn breakpoints(release: Option<Release>) -> Result<(), String> {
+    // Since 5.8 they are off while one is handled.
+    const FIRST: Release = Release::new(5, 8);
+    match release {
+        Some(release) if BREAKPOINT_LINES.contains(&release) => Ok(()),
+        Some(release) if release < FIRST => Err(format!(
+            "breakpoint: before Linux {}.{} they can meet themselves",
+            FIRST.major, FIRST.minor
+        )),
+        Some(Release { major, minor }) => Err(format!(
+            "breakpoint: not proven safe on Linux {major}.{minor}"
+        )),
+        None => Err("breakpoint: needs a kernel release that can be read".to_owned()),
+    }
+}
+
 /// The allow-list.
 const ALLOWED: [(Method, &str, &[Release]); 10] = [
     (Method::Fentry, "rcu_barrier", &RCU_BARRIER_LINES),
@@ -133,6 +165,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn breakpoints_are_armed_on_proven_lines_only() {
+        assert_eq!(breakpoints(Some(Release::new(6, 12))), Ok(()));
+        assert!(breakpoints(Some(Release::new(6, 13))).is_err());
+        assert!(breakpoints(Some(Release::new(5, 4))).is_err());
+        assert!(breakpoints(None).is_err());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The preempt-check family, as rows of the status table. Nothing is attached
 //! to it: the check functions take no probe on any kernel in use, and probing
-//! preempt_count_add would slow the workload more than all else here.
+//! preempt_count_add would slow the workload more than all else here. Where their
+//! calls are counted, `collect::counting` puts its row in place of these.
 
 use super::ProbeStatus;
 use crate::kernel::Kallsyms;
@@ -31,13 +32,13 @@ pub(super) fn rows(kallsyms: &Kallsyms) -> [ProbeStatus; 2] {
         row(
             "check",
             CHECKS.into_iter().any(has),
-            "noinstr: counted at call sites (not in this version), sampled",
+            "noinstr: takes no probe, and its calls are not counted",
             "CONFIG_DEBUG_PREEMPT is off: there are no checks",
         ),
         row(
             "preempt_count",
             has("preempt_count_add"),
-            "countable by kprobe_multi, not armed by default",
+            "too hot for a probe, and its calls are not counted",
             "CONFIG_DEBUG_PREEMPT and CONFIG_TRACE_PREEMPT_TOGGLE are off: preempt_count_add is inlined",
         ),
     ]
@@ -76,7 +77,7 @@ mod tests {
         assert_eq!((check.leg.as_str(), check.absent), ("sampled", false));
         assert!(check.why_not_better.starts_with("noinstr: "));
         assert_eq!((count.leg.as_str(), count.absent), ("sampled", false));
-        assert!(count.why_not_better.contains("not armed"));
+        assert!(count.why_not_better.contains("not counted"));
     }
 
     #[test]

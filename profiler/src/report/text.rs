@@ -33,6 +33,8 @@ pub(super) const COLUMN: usize = 13;
 const RCU_STACKS: usize = 3;
 /// Frames of one shown, innermost ones.
 const RCU_FRAMES: usize = 5;
+/// Column of the table with the gain.
+const GAIN_COLUMN: usize = 3;
 /// Gaps shown before they are only counted.
 const GAPS: usize = 3;
 
@@ -123,15 +125,21 @@ pub(super) fn first_result(report: &Report) -> String {
             }
         );
     }
+    if let Some((option, gain)) = largest_gain(report) {
+        let others = costly(report).filter(|(other, _)| other.option.name != option.option.name);
+        return format!(
+            "Without {} this workload would take {} % less time (95 % interval {}){}",
+            escape(&option.option.name),
+            percent(gain.value),
+            interval(&gain),
+            and_more(others.count()),
+        );
+    }
     let mut costly = costly(report);
     let Some((option, share)) = costly.next() else {
         return "No option that is on took a sample of this workload.".to_owned();
     };
-    let more = match costly.count() {
-        0 => String::new(),
-        1 => "; 1 more option below".to_owned(),
-        more => format!("; {more} more options below"),
-    };
+    let more = and_more(costly.count());
     format!(
         "{} takes {}{} % of {} CPU time (95 % interval {}){more}",
         escape(&option.option.name),
@@ -143,6 +151,27 @@ pub(super) fn first_result(report: &Report) -> String {
         },
         interval(&share),
     )
+}
+
+fn and_more(options: usize) -> String {
+    match options {
+        0 => String::new(),
+        1 => "; 1 more option below".to_owned(),
+        more => format!("; {more} more options below"),
+    }
+}
+
+/// The option that is known to gain most, when no other one's share is larger.
+fn largest_gain(report: &Report) -> Option<(&OptionReport, Estimate)> {
+    let gains = report
+        .options
+        .iter()
+        .filter_map(|option| Some((option, option.gain_if_off?)));
+    let (option, gain) = gains.max_by(|a, b| a.1.value.total_cmp(&b.1.value))?;
+    let share = costly(report)
+        .map(|(_, share)| share.value)
+        .fold(0.0, f64::max);
+    (gain.value >= share && gain.low > 0.0).then_some((option, gain))
 }
 
 /// The bounds, in per cent: `5.2-6.3`.
@@ -233,7 +262,7 @@ pub(crate) fn command_line(command: &[String]) -> String {
 fn table(page: &mut Page, report: &Report, callers: usize) {
     let costly: Vec<(&OptionReport, Estimate)> = costly(report).collect();
     if !costly.is_empty() {
-        let rows: Vec<Vec<Cell>> = costly
+        let mut rows: Vec<Vec<Cell>> = costly
             .iter()
             .map(|(option, share)| {
                 vec![
@@ -252,13 +281,23 @@ fn table(page: &mut Page, report: &Report, callers: usize) {
                 ]
             })
             .collect();
-        let headings = [
+        let mut headings = vec![
             "OPTION",
             "STATE",
             "SHARE (95 %)",
             "GAIN IF OFF (95 %)",
             "HOW TO TURN IT OFF",
         ];
+        // Where no gain is known there is no column for it.
+        if costly
+            .iter()
+            .all(|(option, _)| option.gain_if_off.is_none())
+        {
+            headings.remove(GAIN_COLUMN);
+            for row in &mut rows {
+                row.remove(GAIN_COLUMN);
+            }
+        }
         page.table(&headings, &rows, |page, row| {
             if let Some((option, _)) = costly.get(row) {
                 details(page, option, callers);

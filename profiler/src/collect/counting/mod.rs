@@ -15,14 +15,35 @@ use profiler_ebpf::CheckSlots;
 
 use crate::catalog::Catalog;
 use crate::kernel::text::{Arch, Snapshot};
-use crate::kernel::{Kallsyms, KernelFacts, KernelMemory as _};
+use crate::kernel::{Kallsyms, KernelFacts, KernelMemory as _, Release};
 use crate::probes::breakpoint::Breakpoints;
-use crate::probes::{Mapped, Memory, ProbeStatus, Session, read_text};
+use crate::probes::{Mapped, Memory, ProbeStatus, Session, allow, read_text};
 use crate::recording::{Counting, Measured};
 use plan::{Plan, Target};
 use result::{Cpu, Known};
 pub use thread::Counter;
 use thread::Settings;
+
+/// The row of the status table.
+const WANTED: &str = "check";
+/// The other row that counting stands for.
+const COUNTED_TOO: &str = "preempt_count";
+
+/// Puts the row of counting in place of those that say that checks are only
+/// sampled; where nothing is counted these stay, with the reason.
+pub fn put_status(rows: &mut Vec<ProbeStatus>, status: ProbeStatus) {
+    let of_checks = |row: &ProbeStatus| [WANTED, COUNTED_TOO].contains(&row.wanted.as_str());
+    if status.leg != "none" {
+        rows.retain(|row| !of_checks(row));
+        rows.push(status);
+    } else if let Some(row) = rows
+        .iter_mut()
+        .find(|row| row.wanted == WANTED && !row.absent && row.leg != "none")
+    {
+        row.why_not_better = status.why_not_better;
+        row.fix = status.fix;
+    }
+}
 
 /// Executed once by each read of a file: where the price of a hit is measured.
 const EVERY_READ: &str = "vfs_read";
@@ -56,7 +77,7 @@ pub struct Request<'a> {
 /// comes to is also said as a row of the status table.
 pub fn prepare(session: &mut Session, request: &Request<'_>) -> (Option<Prepared>, ProbeStatus) {
     let mut status = ProbeStatus {
-        wanted: "call".to_owned(),
+        wanted: WANTED.to_owned(),
         leg: "none".to_owned(),
         ..ProbeStatus::default()
     };
@@ -113,6 +134,7 @@ fn try_prepare(
                 "what a check costs is not read from code on {arch}"
             ))
         })?;
+    allow::breakpoints(Release::parse(&request.facts.release)).map_err(refusal)?;
     let range = symbols
         .text_range()
         .ok_or_else(|| refusal("the bounds of the kernel's text are not known"))?;

@@ -25,12 +25,12 @@ const BATCHES: usize = 15;
 pub(super) fn hit_price(cpu: u32, program: BorrowedFd<'_>, place: u64) -> io::Result<Measured> {
     let _pinned = Pinned::to(cpu)?;
     let breakpoints = Breakpoints::open(cpu, program, &[place])?;
-    let mut nothing = File::open("/dev/null")?;
+    let mut zeros = File::open("/dev/zero")?;
     let mut batch = || -> io::Result<f64> {
         let mut byte = [0];
         let begin = Instant::now();
         for _ in 0..READS {
-            nothing.read(&mut byte)?;
+            zeros.read_exact(&mut byte)?;
         }
         Ok(begin.elapsed().as_nanos() as f64 / READS as f64)
     };

@@ -154,5 +154,5 @@ fn frame(instructions: &[Instruction], is_ours: &dyn Fn(u64) -> bool) -> u32 {
         }
     }
     // What a register is saved for is moved into it and back.
-    if ours == 0 { 0 } else { 3 * pushes / ours }
+    (3 * pushes).checked_div(ours).unwrap_or(0)
 }

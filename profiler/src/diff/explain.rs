@@ -231,8 +231,18 @@ pub(super) fn callers(base: &Side, new: &Side) -> Vec<CallerDiff> {
             });
         }
     }
-    found.sort_by(|a, b| b.change.abs().total_cmp(&a.change.abs()));
+    found.sort_by(|a, b| {
+        greater(a.change, b.change)
+            .then(b.base_share.total_cmp(&a.base_share))
+            .then_with(|| (&a.symbol, &a.option).cmp(&(&b.symbol, &b.option)))
+    });
     found
+}
+
+/// The greater change first; what differs by rounding alone is the same.
+fn greater(a: f64, b: f64) -> std::cmp::Ordering {
+    let whole = |change: f64| (change.abs() * 1e9).round();
+    whole(b).total_cmp(&whole(a))
 }
 
 fn sites(
@@ -256,6 +266,6 @@ fn sites(
             }
         })
         .collect();
-    found.sort_by(|a, b| b.change.abs().total_cmp(&a.change.abs()));
+    found.sort_by(|a, b| greater(a.change, b.change).then_with(|| a.site.cmp(&b.site)));
     found
 }

@@ -10,8 +10,8 @@ use super::knowledge::Knowledge;
 use super::ledger;
 use super::rcu;
 use super::report::{
-    CallerShare, Coverage, FunctionShare, Kernel, LossReport, OptionReport, Other, OverheadReport,
-    Report, Run, SCHEMA, SamplingReport, Switches,
+    CallerShare, CountingReport, Coverage, FunctionShare, Kernel, LossReport, OptionReport, Other,
+    OverheadReport, Report, Run, SCHEMA, SamplingReport, Switches,
 };
 use super::runs::{measurements, point_metrics, points, profiler_effect};
 use super::tally::{OptionTally, Tally};
@@ -125,6 +125,7 @@ pub fn analyse_with(
             gaps: trailer.gaps.clone(),
         },
         loss: loss(recording, salvaged),
+        counting: trailer.counting.as_ref().map(CountingReport::from),
         // What another tool cost is not known.
         overhead: (!salvaged && header.imported.is_none()).then(|| OverheadReport {
             bpf_ns: trailer.overhead.bpf_ns,

@@ -18,7 +18,7 @@ use crate::kernel::{
     KernelFacts, Lockdown, MachineFacts, PreemptModel, RcuFacts, TickFacts, how_to_change_model,
 };
 use crate::probes::ProbeStatus;
-use crate::recording::{Evidence, Gap, RunRecord, Target};
+use crate::recording::{CountedSite, Counting, Evidence, Gap, Measured, RunRecord, Target};
 
 /// The value of [`Report::schema`].
 pub const SCHEMA: &str = "preemptprof/report/1";
@@ -67,6 +67,9 @@ pub struct Report {
     /// The profiler's own cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overhead: Option<OverheadReport>,
+    /// How calls were counted; absent when they were not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counting: Option<CountingReport>,
     /// Warnings for the reader, whole sentences.
     pub warnings: Vec<String>,
 }
@@ -407,4 +410,57 @@ pub struct OverheadReport {
     /// The prices behind `probe_ns`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub probe_source: String,
+}
+
+/// How calls were counted, and what that took. Its cost is part of
+/// [`OverheadReport`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CountingReport {
+    /// How hits were counted.
+    pub leg: String,
+    /// Windows in which something was armed.
+    pub windows: u64,
+    /// Their length together, of one CPU.
+    pub armed_ns: u64,
+    /// Hits in them, the target's and others'.
+    pub hits: u64,
+    /// What a hit costs, nanoseconds.
+    pub hit_ns: Measured,
+    /// CPU time of the counting thread.
+    pub thread_ns: u64,
+    /// What hits and thread took, of the time of all CPUs that were watched.
+    pub share: f64,
+    /// The pace of the code that is counted, nanoseconds per instruction.
+    pub ns_per_instruction: Measured,
+    /// How that was measured.
+    pub pace_source: String,
+    /// Call sites and entries in the kernel's text.
+    pub places: u64,
+    /// Of these, those that were looked at.
+    pub looked_at: u64,
+    /// Of these, those that were hit.
+    pub hit: u64,
+}
+
+impl From<&Counting> for CountingReport {
+    fn from(counting: &Counting) -> Self {
+        let looked_at = |site: &&CountedSite| !site.seen.is_empty();
+        let hit = |site: &&CountedSite| site.seen.iter().any(|seen| seen.hits != [0; 3]);
+        let took = counting.hits as f64 * counting.hit_price.value + counting.thread_ns as f64;
+        let capacity = counting.wall_ns as f64 * f64::from(counting.cpus);
+        Self {
+            leg: counting.leg.clone(),
+            windows: counting.windows,
+            armed_ns: counting.armed_ns,
+            hits: counting.hits,
+            hit_ns: counting.hit_price,
+            thread_ns: counting.thread_ns,
+            share: if capacity > 0.0 { took / capacity } else { 0.0 },
+            ns_per_instruction: counting.pace,
+            pace_source: counting.pace_source.clone(),
+            places: counting.sites.len() as u64,
+            looked_at: counting.sites.iter().filter(looked_at).count() as u64,
+            hit: counting.sites.iter().filter(hit).count() as u64,
+        }
+    }
 }

@@ -4,7 +4,8 @@ use anstyle::Style;
 use serde::{Deserialize, Serialize};
 
 use super::page::{Page, STRONG, WARNING};
-use super::text::{TextOptions, kernel_line, probe_row};
+use super::quality::probe_row;
+use super::text::{TextOptions, kernel_line};
 use crate::kernel::{KernelFacts, MachineFacts};
 use crate::model::report::Kernel;
 use crate::probes::{ProbeStatus, ProgramInfo};

@@ -11,6 +11,7 @@ mod ledger;
 pub(crate) mod number;
 pub mod options;
 mod page;
+mod quality;
 mod runs;
 pub mod text;
 

@@ -25,8 +25,9 @@ const SCHEMA: &str = "preemptprof/lab-score/2";
 /// a second of guest time gives a share to a quarter of a percentage point.
 const PERF_HZ: u32 = 10_000;
 
-/// Below so many calls a count is not judged: one stray caller would decide.
-const FEW_CALLS: f64 = 1000.0;
+/// Below this share of all calls a function's count is not judged: a few places
+/// that are hit in bursts would decide.
+const FEW_CALLS: f64 = 0.1;
 
 /// What is done to score.
 #[derive(Clone, Debug)]
@@ -371,7 +372,9 @@ fn judge(truth: &Truth, runs: Vec<RunScore>, perf_share: f64, bounds: Bounds) ->
         score.mean(|run| Some(run.own_cost.added)),
         bounds.added,
     );
-    for calls in score.targets().iter().filter(|c| c.truth >= FEW_CALLS) {
+    let targets = score.targets();
+    let all: f64 = targets.iter().map(|calls| calls.truth).sum();
+    for calls in targets.iter().filter(|c| c.truth >= FEW_CALLS * all) {
         check(
             &format!("the count of {}", calls.symbol),
             calls.error,

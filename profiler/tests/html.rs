@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use common::{Builder, TARGET};
 use profiler::model::{AnalyseOptions, Attribution, Knowledge, analyse};
+use profiler::probes::ProbeStatus;
 use profiler::recording::{Epoch, Histogram, Ledger, Recording, SwitchCounts};
 use profiler::report::html;
 use serde_json::Value;
@@ -125,6 +126,11 @@ fn the_ledger_is_shown_where_there_is_one() {
     }
     // A damaged one: no such bucket.
     times.buckets.insert(u16::MAX, 1);
+    recording.trailer.probes.push(ProbeStatus {
+        wanted: "wake".to_owned(),
+        leg: "tp_btf".to_owned(),
+        ..ProbeStatus::default()
+    });
     recording.trailer.ledger = Some(Ledger {
         wakeups: 5,
         latency: [("busy".to_owned(), times)].into(),

@@ -127,7 +127,7 @@ pub struct MeasureArgs {
     /// Size of the ring buffer, e.g. 4M; by default it follows CPUs and rate
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub ring_size: Option<u32>,
-    /// Count calls of the kernel's checks: auto (in short windows), exact (all the time), off
+    /// Count calls of checks: auto, exact (all the time), off
     #[arg(
         long,
         value_name = "HOW",
@@ -136,7 +136,7 @@ pub struct MeasureArgs {
         hide_possible_values = true
     )]
     pub count: Count,
-    /// The most that counting calls may take, in percent of a CPU's time
+    /// The most that counting may take, in percent of a CPU
     #[arg(
         long,
         value_name = "PERCENT",
@@ -151,8 +151,8 @@ pub struct MeasureArgs {
     /// How often.
     #[command(flatten)]
     pub repeat: RepeatArgs,
-    /// Keep the ledger: what preemption costs and what it buys. Wake-up latencies,
-    /// who preempts whom, time lost to jiffies; dearer than the rest
+    /// Keep the ledger: what preemption costs and what it buys; dearer
+    /// than the rest
     #[arg(long)]
     pub ledger: bool,
     /// The command to measure, with its arguments

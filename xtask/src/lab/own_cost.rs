@@ -142,7 +142,7 @@ mod tests {
                 "overhead":{"bpf_ns":60,"probe_ns":5,"user_ns":10,"share":0.03}}"#,
         )
         .unwrap();
-        let cost = OwnCost::new(&truth, &profiled, &report);
+        let cost = OwnCost::new(&truth, 1, &profiled, &report);
         let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} {b}");
         close(cost.added, 0.085);
         close(cost.programs, 0.03);

@@ -333,10 +333,10 @@ fn ledger(html: &mut Html, recording: &Recording, report: &Report) {
             if rows.is_empty() {
                 continue;
             }
-            let _ = write!(
+            let _ = writeln!(
                 html.0,
                 "<table><thead><tr><th>{title}<th class=\"num\">Value<th>Evidence<th>What it \
-                 says</tr></thead><tbody>\n"
+                 says</tr></thead><tbody>"
             );
             for entry in rows {
                 html.raw(&row(&[

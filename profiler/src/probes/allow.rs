@@ -60,15 +60,13 @@ const SYNCHRONIZE_LINES: [Release; 5] = [
     Release::new(7, 3),
 ];
 
-/// Lines on which the matrix armed execution breakpoints at the checks of the
-/// options that are on there, and at the places that call them.
-const BREAKPOINT_LINES: [Release; 5] = [
-    Release::new(5, 10),
-    Release::new(6, 1),
-    Release::new(6, 12),
-    Release::new(6, 18),
-    Release::new(7, 3),
-];
+/// Lines on which the matrix and the lab armed execution breakpoints at checks,
+/// and at the places that call them, again and again and without harm. Under
+/// emulation guests with 6.12 (`preempt=full`) and 7.3 have panicked on a
+/// breakpoint instruction that a text patch had left behind, in runs that also
+/// counted; as long as it is not known that counting had no part in it, these
+/// lines are sampled.
+const BREAKPOINT_LINES: [Release; 1] = [Release::new(6, 1)];
 
 /// Whether execution breakpoints may be put into kernel text on `release`; if
 /// not, why. The kernel itself refuses the text that handles them.
@@ -76,9 +74,12 @@ const BREAKPOINT_LINES: [Release; 5] = [
 /// # Errors
 ///
 /// The reason, for the status table.
-pub fn breakpoints(release: Option<Release>) -> Result<(), String> {
+pub fn breakpoints(release: Option<Release>, realtime: bool) -> Result<(), String> {
     // Since 5.8 they are off while one is handled.
     const FIRST: Release = Release::new(5, 8);
+    if realtime {
+        return Err("breakpoint: not proven safe on a realtime kernel".to_owned());
+    }
     match release {
         Some(release) if BREAKPOINT_LINES.contains(&release) => Ok(()),
         Some(release) if release < FIRST => Err(format!(
@@ -169,10 +170,12 @@ mod tests {
 
     #[test]
     fn breakpoints_are_armed_on_proven_lines_only() {
-        assert_eq!(breakpoints(Some(Release::new(6, 12))), Ok(()));
-        assert!(breakpoints(Some(Release::new(6, 13))).is_err());
-        assert!(breakpoints(Some(Release::new(5, 4))).is_err());
-        assert!(breakpoints(None).is_err());
+        let line = |major, minor| Some(Release::new(major, minor));
+        assert_eq!(breakpoints(line(6, 1), false), Ok(()));
+        assert!(breakpoints(line(6, 1), true).is_err());
+        assert!(breakpoints(line(7, 3), false).is_err());
+        assert!(breakpoints(line(5, 4), false).is_err());
+        assert!(breakpoints(None, false).is_err());
     }
 
     #[test]

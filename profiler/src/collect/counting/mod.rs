@@ -15,7 +15,7 @@ use profiler_ebpf::CheckSlots;
 
 use crate::catalog::Catalog;
 use crate::kernel::text::{Arch, Snapshot};
-use crate::kernel::{Kallsyms, KernelFacts, KernelMemory as _, Release};
+use crate::kernel::{Kallsyms, KernelFacts, KernelMemory as _, Model, Release};
 use crate::probes::breakpoint::Breakpoints;
 use crate::probes::{Mapped, Memory, ProbeStatus, Session, allow, read_text};
 use crate::recording::{Counting, Measured};
@@ -134,7 +134,8 @@ fn try_prepare(
                 "what a check costs is not read from code on {arch}"
             ))
         })?;
-    allow::breakpoints(Release::parse(&request.facts.release)).map_err(refusal)?;
+    let realtime = request.facts.preempt_model.active == Model::Rt;
+    allow::breakpoints(Release::parse(&request.facts.release), realtime).map_err(refusal)?;
     let range = symbols
         .text_range()
         .ok_or_else(|| refusal("the bounds of the kernel's text are not known"))?;

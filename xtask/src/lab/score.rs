@@ -472,11 +472,11 @@ mod tests {
     #[test]
     fn a_wrong_model_fails() {
         let window = window(1_000_000, vec![site(0x10, "caller", Some("check"), 5000)]);
-        // Twice the gain, half of it, and a count that lost a tenth.
+        // Twice the gain, half of it, and a count that lost the half.
         for (gain, calls, word) in [
             (0.22, 5000.0, "predicted gain"),
             (0.055, 5000.0, "predicted gain"),
-            (0.11, 4500.0, "count of check"),
+            (0.11, 2500.0, "count of check"),
         ] {
             let score = judged(&report(gain, calls), &window);
             assert_eq!(score.exceeded.len(), 1, "{:?}", score.exceeded);

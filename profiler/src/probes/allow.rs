@@ -60,13 +60,9 @@ const SYNCHRONIZE_LINES: [Release; 5] = [
     Release::new(7, 3),
 ];
 
-/// Lines on which the matrix and the lab armed execution breakpoints at checks,
-/// and at the places that call them, again and again and without harm. Under
-/// emulation guests with 6.12 (`preempt=full`) and 7.3 have panicked on a
-/// breakpoint instruction that a text patch had left behind, in runs that also
-/// counted; as long as it is not known that counting had no part in it, these
-/// lines are sampled.
-const BREAKPOINT_LINES: [Release; 1] = [Release::new(6, 1)];
+/// Lines on which the lab armed execution breakpoints at checks, and at the
+/// places that call them, again and again and without harm, on one CPU.
+const BREAKPOINT_LINES: [Release; 2] = [Release::new(6, 1), Release::new(6, 12)];
 
 /// Whether execution breakpoints may be put into kernel text on `release`; if
 /// not, why. The kernel itself refuses the text that handles them.
@@ -74,11 +70,18 @@ const BREAKPOINT_LINES: [Release; 1] = [Release::new(6, 1)];
 /// # Errors
 ///
 /// The reason, for the status table.
-pub fn breakpoints(release: Option<Release>, realtime: bool) -> Result<(), String> {
+pub fn breakpoints(release: Option<Release>, realtime: bool, cpus: usize) -> Result<(), String> {
     // Since 5.8 they are off while one is handled.
     const FIRST: Release = Release::new(5, 8);
     if realtime {
         return Err("breakpoint: not proven safe on a realtime kernel".to_owned());
+    }
+    // Emulated guests with two CPUs have hung (6.1) and panicked on a breakpoint
+    // instruction that a text patch had left behind (6.12, 7.3) while these were
+    // armed and disarmed; with one CPU nothing of the kind was seen. Whether the
+    // kernel or the emulator is at fault is not known.
+    if cpus > 1 {
+        return Err("breakpoint: not proven safe with more than one CPU".to_owned());
     }
     match release {
         Some(release) if BREAKPOINT_LINES.contains(&release) => Ok(()),
@@ -171,11 +174,12 @@ mod tests {
     #[test]
     fn breakpoints_are_armed_on_proven_lines_only() {
         let line = |major, minor| Some(Release::new(major, minor));
-        assert_eq!(breakpoints(line(6, 1), false), Ok(()));
-        assert!(breakpoints(line(6, 1), true).is_err());
-        assert!(breakpoints(line(7, 3), false).is_err());
-        assert!(breakpoints(line(5, 4), false).is_err());
-        assert!(breakpoints(None, false).is_err());
+        assert_eq!(breakpoints(line(6, 1), false, 1), Ok(()));
+        assert!(breakpoints(line(6, 1), false, 2).is_err());
+        assert!(breakpoints(line(6, 1), true, 1).is_err());
+        assert!(breakpoints(line(7, 3), false, 1).is_err());
+        assert!(breakpoints(line(5, 4), false, 1).is_err());
+        assert!(breakpoints(None, false, 1).is_err());
     }
 
     #[test]

@@ -135,7 +135,8 @@ fn try_prepare(
             ))
         })?;
     let realtime = request.facts.preempt_model.active == Model::Rt;
-    allow::breakpoints(Release::parse(&request.facts.release), realtime).map_err(refusal)?;
+    let release = Release::parse(&request.facts.release);
+    allow::breakpoints(release, realtime, online_cpus()).map_err(refusal)?;
     let range = symbols
         .text_range()
         .ok_or_else(|| refusal("the bounds of the kernel's text are not known"))?;
@@ -215,6 +216,12 @@ fn try_prepare(
         cpu: one,
         pace,
     })
+}
+
+/// CPUs online; as many as can be where that is not said.
+fn online_cpus() -> usize {
+    // SAFETY: sysconf has no preconditions.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(usize::MAX)
 }
 
 /// Why there is no breakpoint.

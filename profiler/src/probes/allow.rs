@@ -76,10 +76,10 @@ pub fn breakpoints(release: Option<Release>, realtime: bool, cpus: usize) -> Res
     if realtime {
         return Err("breakpoint: not proven safe on a realtime kernel".to_owned());
     }
-    // Emulated guests with two CPUs have hung (6.1) and panicked on a breakpoint
-    // instruction that a text patch had left behind (6.12, 7.3) while these were
-    // armed and disarmed; with one CPU nothing of the kind was seen. Whether the
-    // kernel or the emulator is at fault is not known.
+    // A guest with two CPUs (6.1) hung at one instruction while these were armed
+    // and disarmed. It was emulated with a thread for each CPU, which also broke
+    // the kernel's own text patching; with one CPU nothing of the kind was seen.
+    // Until it is known that the emulator alone was at fault, this is the limit.
     if cpus > 1 {
         return Err("breakpoint: not proven safe with more than one CPU".to_owned());
     }

@@ -206,7 +206,10 @@ impl Vm {
         if self.icount {
             command.args(["-accel", "tcg,thread=single", "-icount", "shift=0"]);
         } else {
-            command.args(["-accel", "tcg,thread=multi"]);
+            // One host thread for all CPUs. With one for each, on a busy host, guests
+            // executed the breakpoint instruction of a text patch (static keys,
+            // static calls) that was long over, and panicked.
+            command.args(["-accel", "tcg,thread=single"]);
         }
         command
             .args(["-cpu", "max", "-smp", &self.smp.to_string()])

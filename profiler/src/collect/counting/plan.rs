@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::catalog::{CallerGroups, Catalog, KernelOption};
+use crate::catalog::{CallerGroups, Catalog};
 use crate::kernel::text::{Arch, CallSite, Snapshot, block_starts, call_sites};
 use crate::kernel::{Kallsyms, KernelFacts, Release, Section};
 
@@ -65,15 +65,11 @@ pub(super) fn targets(catalog: &Catalog, facts: &KernelFacts, symbols: &Kallsyms
     let Some(release) = Release::parse(&facts.release) else {
         return Vec::new();
     };
+    // The states are in the order of the options.
     let states = catalog.states(facts);
-    let on = |option: &KernelOption| {
-        states
-            .iter()
-            .any(|state| state.name == option.name && state.state.is_on())
-    };
     let mut targets: Vec<Target> = Vec::new();
-    for (index, option) in catalog.options().iter().enumerate() {
-        if !on(option) {
+    for (index, (option, state)) in catalog.options().iter().zip(&states).enumerate() {
+        if !state.state.is_on() {
             continue;
         }
         for check in option.checks(release) {

@@ -237,25 +237,14 @@ impl Schedule {
         self.sets += 1;
         let looking = LOOKING[usize::from(self.passes > 0)];
         if self.random.f64() >= looking
-            && let Some((places, rate)) = self.hot(breakpoints, hit_ns)
+            && let Some(set) = self.hot(breakpoints, hit_ns, group)
         {
-            return Some(Set {
-                places,
-                window_ns: ((WANTED_HITS / rate) as u64).clamp(SHORTEST_NS, LONGEST_NS),
-                windows: WINDOWS,
-                group,
-            });
+            return Some(set);
         }
         let places = self.unknown(breakpoints);
         if places.is_empty() {
             // Every place is hot.
-            let (places, rate) = self.hot(breakpoints, hit_ns)?;
-            return Some(Set {
-                places,
-                window_ns: ((WANTED_HITS / rate) as u64).clamp(SHORTEST_NS, LONGEST_NS),
-                windows: WINDOWS,
-                group,
-            });
+            return self.hot(breakpoints, hit_ns, group);
         }
         let lock = places.iter().any(|&place| self.known[place].core);
         Some(Set {
@@ -266,8 +255,8 @@ impl Schedule {
         })
     }
 
-    /// The places that are worth a window most, and their rate together.
-    fn hot(&mut self, breakpoints: usize, hit_ns: f64) -> Option<(Vec<usize>, f64)> {
+    /// The places that are worth a window most.
+    fn hot(&mut self, breakpoints: usize, hit_ns: f64, group: u8) -> Option<Set> {
         // Each option's sum is to be known about as well, in its own measure.
         let mut totals = vec![0.0; self.options];
         for &index in &self.hot {
@@ -293,7 +282,12 @@ impl Schedule {
                 break;
             }
         }
-        (!places.is_empty()).then_some((places, rate))
+        (!places.is_empty()).then(|| Set {
+            places,
+            window_ns: ((WANTED_HITS / rate) as u64).clamp(SHORTEST_NS, LONGEST_NS),
+            windows: WINDOWS,
+            group,
+        })
     }
 
     /// The next places to look at.

@@ -54,6 +54,11 @@ pub struct Prepared {
     slots: Mapped<CheckSlots>,
     plan: Plan,
     settings: Settings,
+    code: Code,
+}
+
+/// What is needed of the machine to tell what a call takes.
+struct Code {
     arch: Arch,
     cpu: Cpu,
     pace: (Measured, String),
@@ -212,9 +217,11 @@ fn try_prepare(
         program,
         slots,
         plan,
-        arch,
-        cpu: one,
-        pace,
+        code: Code {
+            arch,
+            cpu: one,
+            pace,
+        },
     })
 }
 
@@ -265,20 +272,9 @@ impl Prepared {
     ///
     /// When the thread cannot be started.
     pub fn start(self) -> std::io::Result<Running> {
-        let Self {
-            program,
-            slots,
-            plan,
-            settings,
-            arch,
-            cpu,
-            pace,
-        } = self;
         Ok(Running {
-            counter: Counter::start(program, slots, plan, settings)?,
-            arch,
-            cpu,
-            pace,
+            counter: Counter::start(self.program, self.slots, self.plan, self.settings)?,
+            code: self.code,
         })
     }
 }
@@ -286,9 +282,7 @@ impl Prepared {
 /// Counting under way.
 pub struct Running {
     counter: Counter,
-    arch: Arch,
-    cpu: Cpu,
-    pace: (Measured, String),
+    code: Code,
 }
 
 /// Counting that has ended.
@@ -296,9 +290,7 @@ pub struct Ended {
     plan: Plan,
     settings: Settings,
     counted: thread::Counted,
-    arch: Arch,
-    cpu: Cpu,
-    pace: (Measured, String),
+    code: Code,
 }
 
 impl Running {
@@ -314,9 +306,7 @@ impl Running {
             plan,
             settings,
             counted,
-            arch: self.arch,
-            cpu: self.cpu,
-            pace: self.pace,
+            code: self.code,
         })
     }
 }
@@ -339,11 +329,9 @@ impl Ended {
         let memory = Memory::default();
         let snapshot = Snapshot::new(&bytes, range.start, &memory);
         let known = Known {
-            arch: self.arch,
             symbols,
             text: &snapshot,
-            cpu: self.cpu,
-            pace: self.pace,
+            code: self.code,
         };
         Ok(result::result(
             &self.plan,

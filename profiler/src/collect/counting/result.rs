@@ -1,11 +1,12 @@
 //! What counting came to, for the recording: counts, and what a call executes
 //! at each place, read from the kernel's text once more.
 
+use super::Code;
 use super::plan::{Call, Place, Plan};
 use super::thread::{Counted, Settings};
-use crate::kernel::text::{Arch, Conditions, Snapshot, call_sites, caller_cost, walk};
+use crate::kernel::text::{Conditions, Snapshot, call_sites, caller_cost, walk};
 use crate::kernel::{Kallsyms, base_name};
-use crate::recording::{CountedFunction, CountedSite, Counting, Measured, Seen};
+use crate::recording::{CountedFunction, CountedSite, Counting, Seen};
 
 /// `PREEMPT_NEED_RESCHED`: set while nothing is to be rescheduled (x86).
 const NO_RESCHED: u32 = 1 << 31;
@@ -34,11 +35,9 @@ impl Cpu {
 
 /// What goes into the recording beside the counts.
 pub(super) struct Known<'a> {
-    pub(super) arch: Arch,
     pub(super) symbols: &'a Kallsyms,
     pub(super) text: &'a Snapshot<'a>,
-    pub(super) cpu: Cpu,
-    pub(super) pace: (Measured, String),
+    pub(super) code: Code,
 }
 
 /// What was seen at a place, for a call that comes after it where preempt_count
@@ -61,7 +60,7 @@ pub(super) fn result(
     known: &Known<'_>,
 ) -> Counting {
     let addresses: Vec<u64> = plan.targets.iter().map(|target| target.address).collect();
-    let all = call_sites(known.arch, known.text, &addresses, known.symbols);
+    let all = call_sites(known.code.arch, known.text, &addresses, known.symbols);
     let is_ours = |address: u64| addresses.contains(&address);
     let caller = |address: u64| {
         let symbol = known.symbols.lookup(address)?;
@@ -98,8 +97,8 @@ pub(super) fn result(
             };
             let conditions = Conditions {
                 argument,
-                return_address: call.address + known.arch.call_length(),
-                ..known.cpu.conditions(count, interrupts)
+                return_address: call.address + known.code.arch.call_length(),
+                ..known.code.cpu.conditions(count, interrupts)
             };
             let separate = |address| address != target && is_ours(address);
             walk(known.text, target, &conditions, &separate).map(|path| path.instructions)
@@ -157,7 +156,7 @@ pub(super) fn result(
                 .count() as u32,
         })
         .collect();
-    let (pace, pace_source) = known.pace.clone();
+    let (pace, pace_source) = known.code.pace.clone();
     Counting {
         leg: "breakpoint".to_owned(),
         windows: counted.windows,

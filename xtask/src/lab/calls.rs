@@ -46,6 +46,8 @@ pub(crate) struct Counts {
     pub(crate) callers: Vec<Calls>,
     /// By the call instruction.
     pub(crate) sites: Vec<Calls>,
+    /// The call instructions with most calls that have no count in the report.
+    pub(crate) missed: Vec<Calls>,
     /// The fraction of the true calls that were made at call instructions, or where
     /// the report names none by functions, which have a count in the report.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,6 +56,9 @@ pub(crate) struct Counts {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) coverage_said: Option<f64>,
 }
+
+/// How many call instructions without a count are named.
+const MISSED: usize = 20;
 
 impl Counts {
     /// Compares what the report has of `option`.
@@ -79,9 +84,18 @@ impl Counts {
             .iter()
             .map(|(caller, counted)| Calls::new(caller, *counted, seen.of_caller(caller)))
             .collect();
-        for list in [&mut sites, &mut callers] {
+        let mut missed: Vec<Calls> = seen
+            .sites
+            .iter()
+            .filter(|((caller, offset), _)| !by_site.contains_key(&(caller.as_str(), *offset)))
+            .map(|((caller, offset), calls)| {
+                Calls::new(&format!("{caller}+{offset:#x}"), 0.0, *calls)
+            })
+            .collect();
+        for list in [&mut sites, &mut callers, &mut missed] {
             list.sort_by(|a, b| b.truth.total_cmp(&a.truth));
         }
+        missed.truncate(MISSED);
         let covered = if sites.is_empty() { &callers } else { &sites };
         let total = seen.total(option);
         let coverage = (!covered.is_empty() && total > 0.0)
@@ -98,6 +112,7 @@ impl Counts {
                 .collect(),
             callers,
             sites,
+            missed,
             coverage,
             coverage_said: option.calls.as_ref().and_then(|calls| calls.coverage),
         }
@@ -195,7 +210,7 @@ impl TrueCalls {
 /// its name.
 pub(crate) fn profiles(symbol: &str) -> bool {
     const WITHIN: [&str; 2] = ["kprobe", "ftrace"];
-    const BEGINNINGS: [&str; 10] = [
+    const BEGINNINGS: [&str; 13] = [
         "perf_",
         "bpf_",
         "trace_event",
@@ -205,6 +220,9 @@ pub(crate) fn profiles(symbol: &str) -> bool {
         "hw_breakpoint",
         "htab_",
         "array_map_",
+        "percpu_array_",
+        "unwind_",
+        "ct_nmi_",
         "irq_work_",
     ];
     const NAMES: [&str; 5] = [

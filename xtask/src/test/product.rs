@@ -160,6 +160,22 @@ pub(super) const PRODUCT: &[Check] = &[
         },
     },
     Check {
+        name: "counting",
+        skip: |_| None,
+        // Long enough for hundreds of windows, on both CPUs.
+        script: |_| {
+            "preemptprof run --max-overhead 10 --format json --report /tmp/counting.json -- \
+             preemptprof bench messaging -g 1 -l 100 >/dev/null || exit 1; cat /tmp/counting.json"
+                .to_owned()
+        },
+        verify: |subject, section| {
+            succeeded(section)?;
+            let report = json(&section.output)?;
+            valid_report(&report)?;
+            verify_counting(subject, &report)
+        },
+    },
+    Check {
         name: "killed",
         skip: |_| None,
         script: |_| {
@@ -276,6 +292,36 @@ pub(super) fn verify_switches(report: &Value) -> Result<()> {
     ensure!(total >= made, "{made} switches were made: {switches}");
     ensure!(total < made + 2000, "{made} switches were made: {switches}");
     ensure!(report["loss"]["total"] == 0, "lost: {}", report["loss"]);
+    Ok(())
+}
+
+/// Calls of checks are counted on every kernel that has any; where they are most
+/// of what is done, they are found and say what they cost.
+fn verify_counting(subject: &Subject, report: &Value) -> Result<()> {
+    let leg = leg_of(report, "check");
+    if subject.name.contains("plain") && leg != Some("breakpoint") {
+        return Ok(());
+    }
+    ensure!(leg == Some("breakpoint"), "{leg:?}: {}", report["probes"]);
+    let counting = &report["counting"];
+    let windows = counting["windows"].as_u64().unwrap_or(0);
+    ensure!(windows > 0, "no windows: {counting}");
+    if !subject.name.contains("debug-preempt") {
+        return Ok(());
+    }
+    let option = report["options"]
+        .as_array()
+        .and_then(|options| {
+            options
+                .iter()
+                .find(|option| option["name"] == "CONFIG_DEBUG_PREEMPT")
+        })
+        .context("DEBUG_PREEMPT is not in the report")?;
+    let calls = option["calls"]["value"].as_f64().context("no calls")?;
+    let gain = option["gain_if_off"]["value"].as_f64().context("no gain")?;
+    // 4,000 messages, each sent and received with some locks taken.
+    ensure!(calls > 40_000.0, "{calls} calls: {option}");
+    ensure!(gain > 0.01 && gain < 0.5, "gain {gain}: {option}");
     Ok(())
 }
 
@@ -434,6 +480,32 @@ mod tests {
             .remove("cpu_share");
         verify("attribution", "6.1-plain", &off.to_string()).unwrap();
 
+        let counting = |leg: &str, windows: u64, calls: f64, gain: f64| {
+            let mut report = valid();
+            report["probes"] = serde_json::json!([{"wanted": "check", "leg": leg}]);
+            report["counting"]["windows"] = windows.into();
+            let option = debug_preempt(&mut report);
+            let estimate = |value: f64| serde_json::json!({"value": value, "low": 0.0, "high": value, "evidence": "counted"});
+            option["calls"] = estimate(calls);
+            option["calls"]["coverage"] = 1.0.into();
+            option["gain_if_off"] = estimate(gain);
+            report
+        };
+        let judge = |kernel: &str, report: &Value| verify_counting(&subject(kernel), report);
+        let good = counting("breakpoint", 300, 900_000.0, 0.11);
+        judge("6.1-debug-preempt", &good).unwrap();
+        judge("6.12", &good).unwrap();
+        for (leg, windows, calls, gain) in [
+            ("none", 300, 900_000.0, 0.11),
+            ("breakpoint", 0, 900_000.0, 0.11),
+            ("breakpoint", 300, 900.0, 0.11),
+            ("breakpoint", 300, 900_000.0, 0.0),
+        ] {
+            let bad = counting(leg, windows, calls, gain);
+            assert!(judge("6.1-debug-preempt", &bad).is_err(), "{leg} {windows}");
+        }
+        judge("6.1-plain", &counting("none", 0, 0.0, 0.0)).unwrap();
+
         verify("killed", "6.1", "survived\n").unwrap();
         assert!(verify("killed", "6.1", "").is_err());
         let legs = |switch: &str, traced: u64| {
@@ -454,6 +526,6 @@ mod tests {
         verify("other-legs", "6.1", &legs("raw_tp", 3)).unwrap();
         assert!(verify("other-legs", "6.1", &legs("tp_btf", 3)).is_err());
         assert!(verify("other-legs", "6.1", &legs("raw_tp", 4)).is_err());
-        assert_eq!(PRODUCT.len(), 6, "a check without its test");
+        assert_eq!(PRODUCT.len(), 7, "a check without its test");
     }
 }

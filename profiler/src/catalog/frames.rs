@@ -23,7 +23,16 @@ pub struct CallerGroups {
 #[serde(deny_unknown_fields)]
 struct File {
     group: Vec<GroupNames>,
+    proxy: Vec<Proxy>,
     entry: EntryNames,
+}
+
+/// A function that takes no probe, and another that is called as often.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Proxy {
+    function: String,
+    counted_at: String,
 }
 
 #[derive(Deserialize)]
@@ -46,6 +55,7 @@ struct EntryNames {
 
 struct Builtin {
     groups: CallerGroups,
+    proxies: Vec<Proxy>,
     entry: EntryNames,
 }
 
@@ -86,6 +96,7 @@ fn parse(text: &str) -> anyhow::Result<Builtin> {
         .sort_by(|(a, _), (b, _)| b.len().cmp(&a.len()).then(a.cmp(b)));
     Ok(Builtin {
         groups,
+        proxies: file.proxy,
         entry: file.entry,
     })
 }
@@ -117,6 +128,13 @@ impl CallerGroups {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
     }
+}
+
+/// The function whose calls stand for those of `function`, which takes no probe.
+pub fn proxy(function: &str) -> Option<&'static str> {
+    let proxies = &BUILTIN.proxies;
+    let proxy = proxies.iter().find(|proxy| proxy.function == function)?;
+    Some(&proxy.counted_at)
 }
 
 /// Whether `symbol` is entry code: where a task, an interrupt, an exception or a

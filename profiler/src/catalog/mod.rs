@@ -33,7 +33,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use frames::{CallerGroups, is_entry_frame};
+pub use frames::{CallerGroups, is_entry_frame, proxy};
 pub use owners::{Contradiction, Owner, Owners};
 pub use schema::{
     Catalog, Check, Evidence, Group, KernelOption, SymbolGroup, Takes, Toggle, ToggleBy, Versions,

@@ -1,11 +1,15 @@
 //! What an option costs, from counted calls: the sum over all places of calls
 //! times what a call takes, less what the code would do with the option off.
 //!
+//! Places that were not looked at in time are taken to be as hot as those that
+//! seemed alike before they were looked at; which came first was drawn by lot.
+//!
 //! How sure the sum is follows from how much it changes when one group of
 //! windows is left out (the jackknife), from how well the pace of the code is
 //! known, and from what cannot be read off a call site.
 
 use std::collections::BTreeMap;
+use std::ops::{Add, Mul};
 
 use super::report::{CallerShare, Calls, Estimate};
 use crate::recording::{CountedSite, Counting, Evidence, GROUPS, Recording};
@@ -50,6 +54,28 @@ struct Sums {
     instructions: f64,
 }
 
+impl Add for Sums {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            calls: self.calls + other.calls,
+            instructions: self.instructions + other.instructions,
+        }
+    }
+}
+
+impl Mul<f64> for Sums {
+    type Output = Self;
+
+    fn mul(self, factor: f64) -> Self {
+        Self {
+            calls: self.calls * factor,
+            instructions: self.instructions * factor,
+        }
+    }
+}
+
 impl<'a> Costs<'a> {
     /// `None` when nothing was counted.
     pub(super) fn new(recording: &'a Recording, target_samples: u64) -> Option<Self> {
@@ -82,9 +108,10 @@ impl<'a> Costs<'a> {
             .iter()
             .filter(|site| targets.contains(&site.target))
             .collect();
-        let whole = self.sums(&sites, None);
+        let counted = self.sums(&sites, None);
+        let whole = counted + self.unseen(&sites, None);
         let parts: Vec<Sums> = (0..GROUPS as u8)
-            .map(|group| self.sums(&sites, Some(group)))
+            .map(|group| self.sums(&sites, Some(group)) + self.unseen(&sites, Some(group)))
             .collect();
         let error = |of: &dyn Fn(&Sums) -> f64| {
             let values: Vec<f64> = parts.iter().map(of).collect();
@@ -101,7 +128,7 @@ impl<'a> Costs<'a> {
                 low: calls.low,
                 high: calls.high,
                 evidence: Evidence::Counted,
-                coverage: self.coverage(&targets),
+                coverage: share_of(counted.calls, whole.calls),
             },
             functions: self.functions(&targets),
             callers: self.callers(&sites),
@@ -115,8 +142,9 @@ impl<'a> Costs<'a> {
             // Pace and spills are off for all calls alike.
             let relative = (pace.high - pace.low) / (2.0 * pace.value);
             let spills = SPILLS.1 / UNIFORM * whole.calls * pace.value / self.busy;
-            let counted = error(&share);
-            let half = (T95 * counted).hypot(1.96 * spills).hypot(value * relative);
+            let half = (T95 * error(&share))
+                .hypot(1.96 * spills)
+                .hypot(value * relative);
             let gain = estimate(value, half, Evidence::Derived);
             cost.gain = Some(Estimate {
                 high: gain.high.min(1.0),
@@ -156,18 +184,29 @@ impl<'a> Costs<'a> {
         sums
     }
 
-    /// The share of call sites' calls that can be counted: those out of reach are
-    /// taken to be as hot as the others on average.
-    fn coverage(&self, targets: &[u32]) -> f64 {
-        let targets = targets
-            .iter()
-            .filter_map(|&target| self.counting.targets.get(target as usize));
-        let (mut all, mut lost) = (0.0, 0.0);
-        for target in targets {
-            all += f64::from(target.sites.max(1));
-            lost += f64::from(target.out_of_reach);
+    /// What places come to that nobody looked at, or could: as much as those that were and
+    /// had seemed as likely to be hot. The jackknife looks at fewer places too.
+    fn unseen(&self, sites: &[&CountedSite], without: Option<u8>) -> Sums {
+        // By likelihood: what was looked at, and how many were not.
+        let mut classes: BTreeMap<u8, (Vec<&CountedSite>, u32)> = BTreeMap::new();
+        for site in sites {
+            let (looked, missed) = classes.entry(site.likely).or_default();
+            if seen(site, without).0 > 0.0 {
+                looked.push(site);
+            } else {
+                *missed += 1;
+            }
         }
-        if all > 0.0 { 1.0 - lost / all } else { 0.0 }
+        let mut unseen = Sums::default();
+        let mut alike = Sums::default();
+        for (looked, missed) in classes.values() {
+            // Where none was, they are taken for those that seemed less likely.
+            if !looked.is_empty() {
+                alike = self.sums(looked, without) * (1.0 / looked.len() as f64);
+            }
+            unseen = unseen + alike * f64::from(*missed);
+        }
+        unseen
     }
 
     fn functions(&self, targets: &[u32]) -> BTreeMap<String, f64> {
@@ -180,7 +219,8 @@ impl<'a> Costs<'a> {
                     .iter()
                     .filter(|site| site.target == target)
                     .collect();
-                let calls = self.sums(&sites, None).calls * self.cpu_ns;
+                let sums = self.sums(&sites, None) + self.unseen(&sites, None);
+                let calls = sums.calls * self.cpu_ns;
                 let symbol = &self.counting.targets[target as usize].symbol;
                 (symbol.clone(), calls)
             })
@@ -208,6 +248,11 @@ impl<'a> Costs<'a> {
         callers.sort_by(|a, b| b.share.total_cmp(&a.share));
         callers
     }
+}
+
+/// All, where there is nothing.
+fn share_of(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 1.0 }
 }
 
 /// Time and hits of a place, with one group of windows left out.
@@ -242,5 +287,102 @@ fn estimate(value: f64, half: f64, evidence: Evidence) -> Estimate {
         low: (value - half).max(0.0),
         high: value + half,
         evidence,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recording::{CountedFunction, Measured, Seen};
+
+    /// A place with so many hits in each of some groups of 1 ms.
+    fn site(likely: u8, hits: &[u64]) -> CountedSite {
+        let seen = |(group, &hits): (usize, &u64)| Seen {
+            group: group as u8,
+            ns: 1e6,
+            hits: [hits, 0, 0],
+        };
+        CountedSite {
+            function: format!("f{likely}"),
+            likely,
+            callee: Some([20; 3]),
+            caller: Some(2.0),
+            seen: hits.iter().enumerate().map(seen).collect(),
+            ..CountedSite::default()
+        }
+    }
+
+    fn cost(sites: Vec<CountedSite>) -> Cost {
+        let pace = Measured {
+            value: 1.0,
+            low: 1.0,
+            high: 1.0,
+        };
+        let counting = Counting {
+            pace,
+            targets: vec![CountedFunction {
+                symbol: "check".to_owned(),
+                inlined: 1,
+                sites: sites.len() as u32,
+                out_of_reach: 0,
+            }],
+            sites,
+            ..Counting::default()
+        };
+        let costs = Costs {
+            counting: &counting,
+            cpu_ns: 1e9,
+            busy: 1.0,
+        };
+        costs.of(&["check".to_owned()]).unwrap()
+    }
+
+    #[test]
+    fn calls_times_what_they_take() {
+        let all = cost(vec![site(3, &[500; 20]), site(3, &[0; 20])]);
+        // 500 in a millisecond, for a second; 20 in the check, 2 for the call, 1
+        // for registers, and 1 less for what stands there without it.
+        assert!((all.calls.value - 500_000.0).abs() < 1.0, "{:?}", all.calls);
+        assert!((all.calls.low - all.calls.value).abs() < 1.0);
+        assert_eq!(all.calls.coverage, 1.0);
+        let gain = all.gain.unwrap();
+        assert!(
+            (gain.value - 500_000.0 * 22.0 / 1e9).abs() < 1e-9,
+            "{gain:?}"
+        );
+        // Only the registers are not known.
+        assert!((gain.high - gain.value - 500_000.0 * 1.96 / UNIFORM / 1e9).abs() < 1e-6);
+        assert_eq!(all.callers.len(), 1);
+    }
+
+    #[test]
+    fn places_that_were_not_looked_at_are_as_hot_as_their_like() {
+        let looked = [site(3, &[500; 20]), site(3, &[100; 20]), site(1, &[6; 20])];
+        let none = [site(3, &[]), site(1, &[]), site(1, &[])];
+        let all = cost(looked.iter().chain(&none).cloned().collect());
+        let counted = 606_000.0;
+        let whole = counted + 300_000.0 + 2.0 * 6_000.0;
+        assert!((all.calls.value - whole).abs() < 1.0, "{:?}", all.calls);
+        assert!((all.calls.coverage - counted / whole).abs() < 1e-9);
+        assert!((all.functions["check"] - whole).abs() < 1.0);
+    }
+
+    #[test]
+    fn likely_places_that_nobody_looked_at_are_like_the_most_likely_that_were() {
+        let all = cost(vec![site(1, &[10; 20]), site(3, &[])]);
+        assert!((all.calls.value - 20_000.0).abs() < 1.0, "{:?}", all.calls);
+        // Nothing is known at all.
+        assert_eq!(cost(vec![site(3, &[])]).calls.value, 0.0);
+    }
+
+    #[test]
+    fn the_interval_tells_windows_that_differ() {
+        let bursts: Vec<u64> = (0..20).map(|group| 1_000 * (group % 2)).collect();
+        let all = cost(vec![site(3, &bursts)]);
+        assert!((all.calls.value - 500_000.0).abs() < 1.0);
+        // The mean of twenty: their deviation by the root of their number.
+        let error = 513_000.0 / 20_f64.sqrt();
+        let half = all.calls.high - all.calls.value;
+        assert!((half / (T95 * error) - 1.0).abs() < 0.01, "{half} {error}");
     }
 }

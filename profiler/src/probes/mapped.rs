@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context as _;
 use aya::Ebpf;
@@ -84,6 +85,25 @@ impl<T: FromBytes + IntoBytes + Immutable + Copy> Mapped<T> {
         if index < self.count {
             // SAFETY: the element is within the mapping.
             unsafe { self.elements.add(index).write_volatile(value) };
+        }
+    }
+
+    /// Changes one word of an element, at a multiple of 8 bytes from its start,
+    /// and nothing that programs may be writing beside it.
+    pub fn set_word(&mut self, index: usize, offset: usize, value: u64) {
+        if index < self.count && offset.is_multiple_of(8) && offset < size_of::<T>() {
+            // SAFETY: the word is within the mapping and aligned, and whoever else
+            // uses it does so a word at a time.
+            let word = unsafe {
+                AtomicU64::from_ptr(
+                    self.elements
+                        .add(index)
+                        .cast::<u64>()
+                        .as_ptr()
+                        .add(offset / 8),
+                )
+            };
+            word.store(value, Ordering::Release);
         }
     }
 }

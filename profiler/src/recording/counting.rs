@@ -79,6 +79,13 @@ pub struct CountedSite {
     /// The site takes no breakpoint: it is not counted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub out_of_reach: bool,
+    /// The function at whose entry it was counted instead, which is called as often.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted_at: Option<String>,
+    /// How likely it seemed to be hot before it was looked at, least first: places
+    /// that seemed alike and were looked at speak for those that were not.
+    #[serde(default)]
+    pub likely: u8,
     /// Instructions that a call executes in the target: nested, with interrupts
     /// off, and preemptible. Absent when the code is not understood, or nothing
     /// was counted here.

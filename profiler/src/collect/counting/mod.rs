@@ -141,7 +141,7 @@ fn try_prepare(
         })?;
     let realtime = request.facts.preempt_model.active == Model::Rt;
     let release = Release::parse(&request.facts.release);
-    allow::breakpoints(release, realtime, online_cpus()).map_err(refusal)?;
+    allow::breakpoints(release, realtime).map_err(refusal)?;
     let range = symbols
         .text_range()
         .ok_or_else(|| refusal("the bounds of the kernel's text are not known"))?;
@@ -223,12 +223,6 @@ fn try_prepare(
             pace,
         },
     })
-}
-
-/// CPUs online; as many as can be where that is not said.
-fn online_cpus() -> usize {
-    // SAFETY: sysconf has no preconditions.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(usize::MAX)
 }
 
 /// Why there is no breakpoint.

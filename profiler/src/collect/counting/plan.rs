@@ -1,10 +1,8 @@
 //! Where calls can be counted: worked out from the running kernel's text before
 //! a run.
 
-use std::collections::{BTreeSet, HashMap};
-
-use crate::catalog::{CallerGroups, Catalog};
-use crate::kernel::text::{Arch, CallSite, Snapshot, block_starts, call_sites};
+use crate::catalog::{CallerGroups, Catalog, proxy};
+use crate::kernel::text::{Arch, Blocks, CallGraph, CallSite, Snapshot, call_graph, call_sites};
 use crate::kernel::{Kallsyms, KernelFacts, Release, Section};
 
 /// A function whose calls are to be counted.
@@ -29,12 +27,54 @@ pub struct Place {
     pub entry: bool,
     /// It is known beforehand to take no breakpoint.
     pub out_of_reach: bool,
+    /// The breakpoint goes to the entry of this function instead, which is called
+    /// as often: once for each system call.
+    pub proxy: Option<&'static str>,
     /// The function it lies in, by address.
     pub function: u64,
-    /// Code of that function is where most workloads spend their time: locks.
-    pub core: bool,
-    /// The calls that are counted here: all of one basic block.
+    /// What kind of function that is.
+    pub kind: Kind,
+    /// The calls that are counted here: those of its basic block, and of others
+    /// that are executed as often.
     pub calls: Vec<Call>,
+}
+
+/// How much of a workload to expect in a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A lock's, or a check itself: every workload goes through it all the time.
+    Lock,
+    /// Of a subsystem that most workloads go through.
+    Common,
+    /// Any other.
+    Other,
+}
+
+/// Groups of callers that most workloads go through, much of the way with
+/// interrupts off.
+const COMMON: [&str; 8] = [
+    "scheduler",
+    "timers",
+    "RCU",
+    "interrupts",
+    "system call entry",
+    "slab",
+    "page allocator",
+    "memcg charging",
+];
+
+/// The group of callers that profiling itself goes through: what is called there
+/// is mostly this program's doing, and no part of what the workload costs.
+const PROFILING: &str = "BPF and tracing";
+
+impl Kind {
+    fn of(group: Option<&str>) -> Self {
+        match group {
+            Some("locking") => Self::Lock,
+            Some(group) if COMMON.contains(&group) => Self::Common,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// A call that is executed whenever its place is.
@@ -44,7 +84,7 @@ pub struct Call {
     pub address: u64,
     /// Index into [`Plan::targets`].
     pub target: usize,
-    /// How much higher preempt_count is at the call than at the place.
+    /// How much higher preempt_count is at the call than where its block begins.
     pub deeper: i32,
 }
 
@@ -55,8 +95,8 @@ pub struct Plan {
     pub targets: Vec<Target>,
     /// The places.
     pub places: Vec<Place>,
-    /// Functions with places, by the functions that call them.
-    pub callees: HashMap<u64, Vec<u64>>,
+    /// Which functions each function calls.
+    pub callees: CallGraph,
 }
 
 /// The functions worth counting on this kernel: those of options that are on and
@@ -93,8 +133,8 @@ pub(super) fn targets(catalog: &Catalog, facts: &KernelFacts, symbols: &Kallsyms
 impl Plan {
     /// Finds the places. `takes` says whether a breakpoint may be put at an
     /// address. A target that takes one at its entry is counted there, with a
-    /// single breakpoint; any other where it is called, the calls of one basic
-    /// block together.
+    /// single breakpoint; any other where it is called, calls that are executed
+    /// equally often together.
     pub fn make(
         arch: Arch,
         text: &Snapshot<'_>,
@@ -102,7 +142,7 @@ impl Plan {
         symbols: &Kallsyms,
         takes: &mut dyn FnMut(u64) -> bool,
     ) -> Self {
-        let mut places = Vec::new();
+        let mut places: Vec<Place> = Vec::new();
         let addresses: Vec<u64> = targets.iter().map(|target| target.address).collect();
         let mut by_call = vec![true; targets.len()];
         for (index, target) in targets.iter().enumerate() {
@@ -112,8 +152,9 @@ impl Plan {
                     address: target.address,
                     entry: true,
                     out_of_reach: false,
+                    proxy: None,
                     function: target.address,
-                    core: true,
+                    kind: Kind::Lock,
                     calls: vec![Call {
                         address: target.address,
                         target: index,
@@ -135,28 +176,51 @@ impl Plan {
             let count = rest.partition_point(|site| site.address < end);
             let (in_function, after) = rest.split_at(count.max(1));
             rest = after;
-            let blocks = function.map_or_else(Vec::new, |function| block_starts(text, &function));
-            let block = |site: &CallSite| blocks.partition_point(|start| *start <= site.address);
-            for together in in_function.chunk_by(|a, b| block(a) == block(b)) {
+            let group = function.and_then(|f| CallerGroups::builtin().group(f.base_name()));
+            if group == Some(PROFILING) {
+                continue;
+            }
+            let blocks = function.map_or_else(Blocks::default, |f| Blocks::of(text, &f));
+            let begun = places.len();
+            let mut classes = Vec::new();
+            for (at, together) in in_function
+                .chunk_by(|a, b| blocks.is_one(a.address, b.address))
+                .enumerate()
+            {
+                let address = together[0].address;
+                let class = blocks.class(address);
+                let is_protected = protected.iter().any(|section| section.contains(&address));
+                // What is executed as often as what is counted already is counted
+                // with it.
+                let same = classes
+                    .iter()
+                    .position(|other| class.is_some() && *other == (class, is_protected));
+                if let Some(place) = same.and_then(|same| places.get_mut(begun + same)) {
+                    place.calls.extend(calls(together, &targets));
+                    continue;
+                }
+                // The first block is executed in every call, others may not be.
+                let proxy = function
+                    .filter(|_| is_protected && at == 0)
+                    .and_then(|function| proxy(function.base_name()))
+                    .and_then(|name| Some((name, symbols.address(name)?)))
+                    .filter(|(_, entry)| takes(*entry));
+                classes.push((class, is_protected));
                 places.push(Place {
-                    address: together[0].address,
+                    address: proxy.map_or(address, |(_, entry)| entry),
                     entry: false,
-                    out_of_reach: protected
-                        .iter()
-                        .any(|section| section.contains(&together[0].address)),
+                    out_of_reach: is_protected && proxy.is_none(),
+                    proxy: proxy.map(|(name, _)| name),
                     function: function.map_or(0, |function| function.start),
-                    core: function.is_some_and(|function| {
-                        CallerGroups::builtin().group(function.base_name()) == Some("locking")
-                    }),
+                    kind: Kind::of(group),
                     calls: calls(together, &targets),
                 });
             }
         }
-        let callees = callees(arch, text, &places, symbols);
         Self {
             targets,
             places,
-            callees,
+            callees: call_graph(arch, text, symbols),
         }
     }
 }
@@ -180,24 +244,15 @@ fn calls(together: &[CallSite], targets: &[Target]) -> Vec<Call> {
     calls
 }
 
-/// Who calls the functions that have places.
-fn callees(
-    arch: Arch,
-    text: &Snapshot<'_>,
-    places: &[Place],
-    symbols: &Kallsyms,
-) -> HashMap<u64, Vec<u64>> {
-    let functions: BTreeSet<u64> = places.iter().map(|place| place.function).collect();
-    let functions: Vec<u64> = functions.into_iter().collect();
-    let mut callees: HashMap<u64, Vec<u64>> = HashMap::new();
-    for call in call_sites(arch, text, &functions, symbols) {
-        if let Some(caller) = symbols.lookup(call.address) {
-            let of_caller = callees.entry(caller.start).or_default();
-            let callee = functions[call.target];
-            if !of_caller.contains(&callee) {
-                of_caller.push(callee);
-            }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_groups_are_the_catalogues() {
+        let names: Vec<&str> = CallerGroups::builtin().names().collect();
+        for group in COMMON.iter().chain(&[PROFILING, "locking"]) {
+            assert!(names.contains(group), "{group}");
         }
     }
-    callees
 }

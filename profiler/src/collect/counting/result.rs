@@ -3,6 +3,7 @@
 
 use super::Code;
 use super::plan::{Call, Place, Plan};
+use super::schedule::Looked;
 use super::thread::{Counted, Settings};
 use crate::kernel::text::{Conditions, Snapshot, call_sites, caller_cost, walk};
 use crate::kernel::{Kallsyms, base_name};
@@ -40,17 +41,19 @@ pub(super) struct Known<'a> {
     pub(super) code: Code,
 }
 
-/// What was seen at a place, for a call that comes after it where preempt_count
-/// is higher by `deeper`: nested, if it was not already.
-fn at_call(seen: &Seen, deeper: i32) -> Seen {
-    Seen {
-        hits: if deeper > 0 {
-            [seen.hits.iter().sum(), 0, 0]
-        } else {
-            seen.hits
-        },
-        ..*seen
-    }
+/// What was seen at a place, for a call there.
+fn at_call(seen: &Seen, place: &Place, call: &Call) -> Seen {
+    let all = seen.hits.iter().sum();
+    let hits = if place.proxy.is_some() {
+        // On the way out of the kernel interrupts are off.
+        [0, all, 0]
+    } else if call.deeper > 0 {
+        // Nested, if it was not already.
+        [all, 0, 0]
+    } else {
+        seen.hits
+    };
+    Seen { hits, ..*seen }
 }
 
 pub(super) fn result(
@@ -79,9 +82,13 @@ pub(super) fn result(
         })
         .collect();
 
-    let site = |place: &Place, call: &Call, refused: bool, seen: &[Seen]| {
+    let site = |place: &Place, call: &Call, looked: &Looked| {
         let symbol = known.symbols.lookup(call.address);
-        let seen: Vec<Seen> = seen.iter().map(|seen| at_call(seen, call.deeper)).collect();
+        let seen: Vec<Seen> = looked
+            .seen
+            .iter()
+            .map(|seen| at_call(seen, place, call))
+            .collect();
         let hit = seen.iter().any(|seen| seen.hits != [0; 3]);
         let cost = caller(call.address).filter(|_| !place.entry);
         let target = addresses[call.target];
@@ -119,7 +126,9 @@ pub(super) fn result(
             function: symbol.map_or_else(String::new, |symbol| base_name(symbol.name).to_owned()),
             offset: symbol.map_or(0, |symbol| symbol.offset as u32),
             entry: place.entry,
-            out_of_reach: refused,
+            out_of_reach: looked.refused,
+            likely: looked.likely,
+            counted_at: place.proxy.map(str::to_owned),
             callee,
             caller: if place.entry {
                 typical[call.target]
@@ -134,12 +143,12 @@ pub(super) fn result(
         .places
         .iter()
         .zip(&counted.places)
-        .flat_map(|(place, (refused, seen))| {
+        .flat_map(|(place, looked)| {
             let site = &site;
             place
                 .calls
                 .iter()
-                .map(move |call| site(place, call, *refused, seen))
+                .map(move |call| site(place, call, looked))
         })
         .collect();
     let targets = plan

@@ -5,11 +5,13 @@
 //! drawn from a random sequence, so that a workload's own rhythm is not met in
 //! step.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
+use foldhash::fast::FixedState;
 use profiler_ebpf::hit;
 
-use super::plan::Plan;
+use super::plan::{Kind, Plan};
+use crate::kernel::text::CallGraph;
 use crate::recording::{GROUPS, Seen};
 
 /// How long an unknown place is looked at, nanoseconds: most are not hit at all,
@@ -20,18 +22,27 @@ const LOOK_AT_LOCK_NS: u64 = 60_000;
 /// or was sampled: work comes in bursts.
 const LOOKS: [u32; 2] = [4, 2];
 /// Windows on known places: between these, and so that about this many hits are
-/// expected. A hit takes about as long as a whole window's fixed cost in thirty.
-const SHORTEST_NS: u64 = 40_000;
+/// expected: then they take about as much as the window itself. A longer window
+/// sees more of what a workload does by turns.
+const SHORTEST_NS: u64 = 30_000;
 const LONGEST_NS: u64 = 2_000_000;
-const WANTED_HITS: f64 = 24.0;
+const WANTED_HITS: f64 = 36.0;
+/// How long a workload is at one thing, by and large: longer windows say more than
+/// shorter ones up to this.
+const TURN_NS: f64 = 200_000.0;
 /// Windows on one set of known places before the next is aimed at.
-const WINDOWS: u32 = 3;
+const WINDOWS: u32 = 4;
+/// A place may be hotter than it was seen to be: by this share of all hits for
+/// the first window, and less with each.
+const DOUBT: f64 = 0.1;
 /// How much hits may slow down what is watched, within a window: the time that
 /// passed for it is known the worse the more of it they take.
 const SLOWEST: f64 = 0.5;
-/// The share of windows that look for hot places: while there are places nobody
-/// has looked at, and later.
-const LOOKING: [f64; 2] = [0.7, 0.2];
+/// How much hotter a place may be than those it is watched together with.
+const ALIKE: f64 = 2.0;
+/// The share of sets that look for hot places: while there are likely ones that
+/// nobody has looked at, while there are others, and later.
+const LOOKING: [f64; 3] = [0.85, 0.4, 0.15];
 
 /// Places to be watched together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +53,17 @@ pub(super) struct Set {
     pub(super) window_ns: u64,
     /// How many there are.
     pub(super) windows: u32,
-    /// The group their counts go to.
-    pub(super) group: u8,
+}
+
+/// What became of a place.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Looked {
+    /// It takes no breakpoint.
+    pub(super) refused: bool,
+    /// How likely it seemed to be hot before it was looked at, least first.
+    pub(super) likely: u8,
+    /// What was seen; nothing when it was not looked at.
+    pub(super) seen: Vec<Seen>,
 }
 
 /// How likely a place is hot that nobody has looked at, least first. Of a
@@ -55,12 +75,17 @@ enum Prior {
     Cold,
     #[default]
     None,
-    /// Its function is called by one that is called by one that was sampled.
+    /// Its function is called by one that is called by one that was met.
     Far,
-    /// Its function is called by one that was sampled.
+    /// Its function is of a subsystem that most workloads go through with
+    /// interrupts off, where no sample meets it.
+    Common,
+    /// Its function is called by one that was met.
     Near,
-    /// Its function was sampled, or is one that most code calls.
+    /// Its function was sampled.
     Likely,
+    /// Its function is a lock's.
+    Lock,
     /// Another place of its function was hit.
     Beside,
 }
@@ -77,10 +102,16 @@ struct Known {
     core: bool,
     function: u64,
     option: usize,
+    /// Its rank when it was looked at first.
+    looked_as: Option<usize>,
     /// The pass in which it is to be looked at next.
     pass: u32,
     windows: u32,
+    /// What they were worth, in windows that are long enough.
+    turns: f64,
     ns: f64,
+    /// How many calls each hit stands for.
+    calls: f64,
     /// All hits, the target's and others'.
     hits: f64,
     seen: Vec<Seen>,
@@ -97,10 +128,11 @@ impl Known {
     }
 
     /// How much of the sum's variance another window takes away: a window's
-    /// count is off by about as much as it is.
-    fn worth(&self) -> f64 {
-        let windows = f64::from(self.windows.max(1));
-        self.rate().powi(2) / (windows * (windows + 1.0))
+    /// count is off by about as much as it is. `total` is the rate of all places.
+    fn worth(&self, total: f64) -> f64 {
+        let turns = self.turns.max(0.2);
+        let rate = self.calls * self.rate() + DOUBT * total / turns.max(1.0);
+        rate.powi(2) / (turns * (turns + 1.0))
     }
 
     fn rank(&self) -> usize {
@@ -110,6 +142,19 @@ impl Known {
     fn is_open(&self) -> bool {
         !self.refused && self.hits == 0.0
     }
+}
+
+/// A function with places.
+#[derive(Clone, Debug, Default)]
+struct Function {
+    /// The most likely that it was said to be hot since this was begun.
+    prior: Prior,
+    places: Vec<usize>,
+}
+
+fn places_of(functions: &HashMap<u64, Function, FixedState>, function: u64) -> Vec<usize> {
+    let function = functions.get(&function);
+    function.map_or_else(Vec::new, |function| function.places.clone())
 }
 
 /// Draws sets.
@@ -124,18 +169,23 @@ pub(super) struct Schedule {
     hot: Vec<usize>,
     /// Options have lower numbers.
     options: usize,
-    /// Places by the function they lie in, and functions by their callers.
-    by_function: HashMap<u64, Vec<usize>>,
-    callees: HashMap<u64, Vec<u64>>,
-    sets: u64,
+    /// Functions with places, by address.
+    functions: HashMap<u64, Function, FixedState>,
+    callees: CallGraph,
+    /// Functions that were met, and those they call: what follows from that is
+    /// worked out once.
+    met: HashSet<u64, FixedState>,
+    near: HashSet<u64, FixedState>,
+    windows: u64,
     random: fastrand::Rng,
 }
 
 impl Schedule {
     pub(super) fn new(plan: &Plan, seed: u64) -> Self {
-        let mut by_function: HashMap<u64, Vec<usize>> = HashMap::new();
+        let mut functions: HashMap<u64, Function, FixedState> = HashMap::default();
         for (index, place) in plan.places.iter().enumerate() {
-            by_function.entry(place.function).or_default().push(index);
+            let function = functions.entry(place.function).or_default();
+            function.places.push(index);
         }
         let known = plan
             .places
@@ -143,13 +193,17 @@ impl Schedule {
             .enumerate()
             .map(|(index, place)| Known {
                 refused: place.out_of_reach,
-                first: by_function[&place.function][0] == index,
+                first: functions[&place.function].places[0] == index,
                 function: place.function,
-                core: place.core,
-                prior: if place.core {
-                    Prior::Likely
-                } else {
-                    Prior::None
+                calls: place.calls.len() as f64,
+                core: place.kind == Kind::Lock,
+                // What takes no breakpoint is interrupt and idle entry for the most
+                // part: nothing says that it is hot.
+                prior: match place.kind {
+                    _ if place.out_of_reach => Prior::None,
+                    Kind::Lock => Prior::Lock,
+                    Kind::Common => Prior::Common,
+                    Kind::Other => Prior::None,
                 },
                 option: plan.targets[place.calls[0].target].option,
                 ..Known::default()
@@ -161,9 +215,11 @@ impl Schedule {
             hot: Vec::new(),
             options: plan.targets.iter().map(|t| t.option + 1).max().unwrap_or(0),
             passes: 0,
-            by_function,
+            functions,
             callees: plan.callees.clone(),
-            sets: 0,
+            met: HashSet::default(),
+            near: HashSet::default(),
+            windows: 0,
             random: fastrand::Rng::with_seed(seed),
         };
         schedule.fill();
@@ -194,25 +250,44 @@ impl Schedule {
 
     /// Makes it at least this likely that the places of a function are hot.
     fn raise_function(&mut self, function: u64, prior: Prior) {
-        // In and out again, as it is not changed meanwhile.
-        if let Some(places) = self.by_function.remove(&function) {
-            for &place in &places {
-                if self.known[place].prior < prior {
-                    self.raise(place, prior);
-                }
+        let Some(function) = self.functions.get_mut(&function) else {
+            return;
+        };
+        if function.prior >= prior {
+            return;
+        }
+        function.prior = prior;
+        // Out and in again, as it is not changed meanwhile.
+        let places = std::mem::take(&mut function.places);
+        let address = self.known[places[0]].function;
+        for &place in &places {
+            if self.known[place].prior < prior {
+                self.raise(place, prior);
             }
-            self.by_function.insert(function, places);
+        }
+        if let Some(function) = self.functions.get_mut(&address) {
+            function.places = places;
         }
     }
 
     /// Tells of functions that were sampled, by address.
     pub(super) fn hint(&mut self, functions: &[u64]) {
+        for &function in functions {
+            self.met(function, Prior::Likely);
+        }
+    }
+
+    /// A function is executed: then what it calls may well be.
+    fn met(&mut self, function: u64, prior: Prior) {
+        self.raise_function(function, prior);
+        if !self.met.insert(function) {
+            return;
+        }
         let callees = std::mem::take(&mut self.callees);
         let called_by = |function: &u64| callees.get(function).into_iter().flatten();
-        for function in functions {
-            self.raise_function(*function, Prior::Likely);
-            for near in called_by(function) {
-                self.raise_function(*near, Prior::Near);
+        for near in called_by(&function) {
+            self.raise_function(*near, Prior::Near);
+            if self.near.insert(*near) {
                 for far in called_by(near) {
                     self.raise_function(*far, Prior::Far);
                 }
@@ -233,48 +308,54 @@ impl Schedule {
 
     /// The next set for so many breakpoints. `None` when there is no place left.
     pub(super) fn draw(&mut self, breakpoints: usize, hit_ns: f64) -> Option<Set> {
-        let group = (self.sets % GROUPS as u64) as u8;
-        self.sets += 1;
-        let looking = LOOKING[usize::from(self.passes > 0)];
+        let likely = &self.queues[2 * Prior::Common as usize..];
+        let looking = match self.passes {
+            0 if likely.iter().any(|queue| !queue.is_empty()) => LOOKING[0],
+            0 => LOOKING[1],
+            _ => LOOKING[2],
+        };
         if self.random.f64() >= looking
-            && let Some(set) = self.hot(breakpoints, hit_ns, group)
+            && let Some(set) = self.hot(breakpoints, hit_ns)
         {
             return Some(set);
         }
         let places = self.unknown(breakpoints);
         if places.is_empty() {
             // Every place is hot.
-            return self.hot(breakpoints, hit_ns, group);
+            return self.hot(breakpoints, hit_ns);
         }
         let lock = places.iter().any(|&place| self.known[place].core);
         Some(Set {
             places,
             window_ns: if lock { LOOK_AT_LOCK_NS } else { LOOK_NS },
             windows: 1,
-            group,
         })
     }
 
     /// The places that are worth a window most.
-    fn hot(&mut self, breakpoints: usize, hit_ns: f64, group: u8) -> Option<Set> {
+    fn hot(&mut self, breakpoints: usize, hit_ns: f64) -> Option<Set> {
         // Each option's sum is to be known about as well, in its own measure.
         let mut totals = vec![0.0; self.options];
         for &index in &self.hot {
-            totals[self.known[index].option] += self.known[index].rate();
+            let known = &self.known[index];
+            totals[known.option] += known.calls * known.rate();
         }
         let mut hot: Vec<(f64, usize)> = Vec::with_capacity(self.hot.len());
         for &index in &self.hot {
             let known = &self.known[index];
             // So that equals take turns, and the same ones do not stay together.
             let luck = 0.5 + self.random.f64();
-            hot.push((luck * known.worth() / totals[known.option], index));
+            let total = totals[known.option];
+            hot.push((luck * known.worth(total) / total, index));
         }
         hot.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let mut places = Vec::new();
+        let mut places: Vec<usize> = Vec::new();
         let mut rate = 0.0;
         for (_, index) in hot {
             let more = self.known[index].rate();
-            if places.is_empty() || (rate + more) * hit_ns <= SLOWEST {
+            // One that is much hotter would make the window too short for the first.
+            let fits = more <= ALIKE * rate && (rate + more) * hit_ns <= SLOWEST;
+            if places.is_empty() || fits {
                 places.push(index);
                 rate += more;
             }
@@ -286,17 +367,23 @@ impl Schedule {
             places,
             window_ns: ((WANTED_HITS / rate) as u64).clamp(SHORTEST_NS, LONGEST_NS),
             windows: WINDOWS,
-            group,
         })
     }
 
     /// The next places to look at.
     fn unknown(&mut self, breakpoints: usize) -> Vec<usize> {
-        let mut places = Vec::new();
-        if self.queues.iter().all(Vec::is_empty) {
+        let mut places = self.queued(breakpoints);
+        if places.is_empty() {
             self.passes += 1;
             self.fill();
+            places = self.queued(breakpoints);
         }
+        places
+    }
+
+    /// The next places of this pass.
+    fn queued(&mut self, breakpoints: usize) -> Vec<usize> {
+        let mut places = Vec::new();
         for rank in (0..RANKS).rev() {
             while places.len() < breakpoints
                 && let Some(index) = self.queues[rank].pop()
@@ -318,21 +405,32 @@ impl Schedule {
         self.hot.retain(|hot| *hot != place);
     }
 
+    /// The group that counts of the next window go to: with all of its places, as
+    /// what they have in common is to show.
+    pub(super) fn next_group(&mut self) -> u8 {
+        self.windows += 1;
+        (self.windows % GROUPS as u64) as u8
+    }
+
     /// Adds what a window saw of a place.
     pub(super) fn record(&mut self, place: usize, group: u8, ns: f64, hits: [u64; hit::COUNT]) {
         let known = &mut self.known[place];
+        let rank = known.rank();
+        known.looked_as.get_or_insert(rank);
         known.windows += 1;
+        known.turns += (ns / TURN_NS).min(1.0);
         known.ns += ns;
         let total = hits.iter().sum::<u64>() as f64;
         let news = if known.hits == 0.0 && total > 0.0 {
             self.hot.push(place);
             Some(Prior::Beside)
-        } else if known.first && known.windows == 1 {
+        } else if known.first && known.windows == 1 && known.prior <= Prior::Far {
+            // Of a function that is executed some other place may be hot.
             Some(Prior::Cold)
         } else {
             let again = match known.prior {
                 Prior::Beside => known.windows < LOOKS[0],
-                Prior::Likely => known.windows < LOOKS[1],
+                Prior::Likely | Prior::Lock => known.windows < LOOKS[1],
                 _ => false,
             };
             if again && known.is_open() {
@@ -359,9 +457,9 @@ impl Schedule {
             *sum += more;
         }
         match news {
-            Some(Prior::Beside) => self.raise_function(function, Prior::Beside),
+            Some(Prior::Beside) => self.met(function, Prior::Beside),
             Some(prior) => {
-                for place in self.by_function.get(&function).cloned().unwrap_or_default() {
+                for place in places_of(&self.functions, function) {
                     if self.known[place].prior < Prior::Beside {
                         self.raise(place, prior);
                     }
@@ -371,118 +469,19 @@ impl Schedule {
         }
     }
 
-    /// For each place whether it was refused, and what was seen.
-    pub(super) fn finish(self) -> Vec<(bool, Vec<Seen>)> {
+    /// What became of each place.
+    pub(super) fn finish(self) -> Vec<Looked> {
         self.known
-            .into_iter()
-            .map(|known| (known.refused, known.seen))
+            .iter()
+            .map(|known| Looked {
+                refused: known.refused,
+                likely: known.looked_as.unwrap_or_else(|| known.rank()) as u8,
+                seen: known.seen.clone(),
+            })
             .collect()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::collect::counting::plan::{Call, Place, Target};
-
-    fn plan(count: usize) -> Plan {
-        let place = |index: usize| Place {
-            address: index as u64,
-            entry: false,
-            out_of_reach: index % 10 == 9,
-            function: index as u64 / 2,
-            core: index < 20,
-            calls: vec![Call {
-                address: index as u64,
-                target: 0,
-                deeper: 0,
-            }],
-        };
-        Plan {
-            targets: vec![Target {
-                symbol: "debug_smp_processor_id".to_owned(),
-                address: 0,
-                inlined: 1,
-                option: 0,
-            }],
-            places: (0..count).map(place).collect(),
-            callees: HashMap::from([(50, vec![60]), (60, vec![70])]),
-        }
-    }
-
-    /// Plays a workload whose places are hit at fixed rates, per nanosecond.
-    fn play(rates: &[f64], sets: usize, seed: u64) -> Vec<(bool, Vec<Seen>)> {
-        let plan = plan(rates.len());
-        let mut schedule = Schedule::new(&plan, seed);
-        for _ in 0..sets {
-            let set = schedule.draw(4, 1_000.0).unwrap();
-            for _ in 0..set.windows {
-                for &place in &set.places {
-                    assert!(!plan.places[place].out_of_reach);
-                    let ns = set.window_ns as f64;
-                    let hits = (rates[place] * ns).round() as u64;
-                    schedule.record(place, set.group, ns, [0, hits, 0, 0]);
-                }
-            }
-        }
-        schedule.finish()
-    }
-
-    #[test]
-    fn what_was_sampled_is_looked_at_first() {
-        let mut schedule = Schedule::new(&plan(200), 5);
-        schedule.hint(&[50]);
-        let mut order = Vec::new();
-        while order.len() < 25 {
-            order.extend(schedule.unknown(4));
-        }
-        let position = |place: usize| order.iter().position(|index| *index == place).unwrap();
-        // Locks and the function itself, then what it calls, then what that calls;
-        // of each the first place before the other.
-        assert!(position(100) < position(101) && position(101) < 20);
-        assert!(position(120) < position(121) && position(121) < position(140));
-        assert!(position(120) >= 18);
-    }
-
-    #[test]
-    fn every_place_is_looked_at_and_the_hot_ones_most() {
-        let mut rates = vec![0.0; 200];
-        rates[100] = 3e-4;
-        rates[150] = 1e-4;
-        let seen = play(&rates, 400, 7);
-        let time = |index: usize| seen[index].1.iter().map(|seen| seen.ns).sum::<f64>();
-        for index in (0..200).filter(|index| index % 10 != 9) {
-            assert!(time(index) > 0.0, "{index}");
-        }
-        assert!(time(100) > 10.0 * time(3) && time(150) > 5.0 * time(3));
-        assert_eq!(time(9), 0.0);
-    }
-
-    #[test]
-    fn sums_of_rates_come_out_right() {
-        let rates: Vec<f64> = (0..60).map(|index| 2e-4 / f64::from(1 + index)).collect();
-        let seen = play(&rates, 2_000, 3);
-        let (mut sum, mut truth) = (0.0, 0.0);
-        for (index, (_, seen)) in seen.iter().enumerate() {
-            let ns: f64 = seen.iter().map(|seen| seen.ns).sum();
-            let hits: u64 = seen.iter().map(|seen| seen.hits[1]).sum();
-            // Of a rate so low that a window's hits are rounded to nothing, nothing
-            // is known here.
-            if index % 10 != 9 && rates[index] > 1e-5 {
-                sum += hits as f64 / ns;
-                truth += rates[index];
-            }
-            assert!(seen.iter().all(|seen| usize::from(seen.group) < GROUPS));
-        }
-        assert!((sum / truth - 1.0).abs() < 0.03, "{sum} {truth}");
-    }
-
-    #[test]
-    fn places_that_are_refused_are_left_alone() {
-        let mut schedule = Schedule::new(&plan(8), 1);
-        for index in 0..8 {
-            schedule.refuse(index);
-        }
-        assert_eq!(schedule.draw(4, 1_000.0), None);
-    }
-}
+#[path = "schedule_tests.rs"]
+mod tests;

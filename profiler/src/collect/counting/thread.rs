@@ -1,5 +1,6 @@
 //! The thread that aims, arms and reads breakpoints while the workload runs.
 
+use std::mem::offset_of;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,11 +11,11 @@ use std::time::{Duration, Instant};
 use profiler_ebpf::{BREAKPOINTS, CheckSlots, hit};
 
 use super::plan::Plan;
-use super::schedule::{Schedule, Set};
+use super::schedule::{Looked, Schedule, Set};
 use crate::collect::run::monotonic_ns;
 use crate::probes::Mapped;
 use crate::probes::breakpoint::Breakpoints;
-use crate::recording::{Measured, Seen};
+use crate::recording::Measured;
 
 /// How counting is done.
 #[derive(Clone, Debug)]
@@ -42,8 +43,8 @@ pub struct Counter {
 
 /// What the thread saw.
 pub(super) struct Counted {
-    /// For each place whether it was refused, and what was seen.
-    pub(super) places: Vec<(bool, Vec<Seen>)>,
+    /// What became of each place.
+    pub(super) places: Vec<Looked>,
     pub(super) windows: u64,
     pub(super) armed_ns: u64,
     pub(super) hits: u64,
@@ -56,6 +57,14 @@ const EARLY_NS: u64 = 2_000;
 /// How long it takes this thread to give up the CPU, to begin with, and at most.
 const LEAVE_NS: u64 = 8_000;
 const LONGEST_LEAVE_NS: u64 = 40_000;
+/// The pause after a window is random up to this at the least, so that windows
+/// keep no step with the workload.
+const LEAST_PAUSE_NS: f64 = 200_000.0;
+/// A window begins at random up to so much later. The timer that this thread had
+/// waited for was held up wherever interrupts were off, so the workload goes on
+/// where they were let in again more often than elsewhere: windows that all began
+/// there would see less of what comes before.
+const DELAY_NS: f64 = 20_000.0;
 /// The longest wait, so that the end is not missed.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 /// What a real-time scheduler needs of time to run in.
@@ -141,25 +150,12 @@ impl Worker {
         let start = Instant::now();
         run_at_once();
         let begun = thread_time();
-        // More CPUs give more to count, and more to pay with; but what one CPU
-        // pays is its workload's loss.
-        let capacity = self.settings.cpus.len().clamp(1, 4) as f64;
         while !self.stop.load(Ordering::Relaxed) {
             while let Ok(functions) = self.inbox.try_recv() {
                 self.schedule.hint(&functions);
             }
-            if !self.turn() {
+            if !self.turn(start, begun) {
                 break;
-            }
-            let spent = (thread_time() - begun).as_nanos() as f64
-                + self.hits as f64 * self.settings.hit_price.value;
-            let rate = self.settings.max_overhead * capacity;
-            let due = Duration::from_nanos((spent / rate) as u64);
-            // On average as long as it takes to be within the limit again.
-            let behind = due.saturating_sub(start.elapsed()).as_nanos() as f64;
-            if behind > 0.0 {
-                let jitter = self.schedule.some_of(0.5 * behind + 200_000.0);
-                self.wait(Duration::from_nanos((0.75 * behind + jitter) as u64));
             }
         }
         Counted {
@@ -170,6 +166,21 @@ impl Worker {
             wall_ns: start.elapsed().as_nanos() as u64,
             places: self.schedule.finish(),
         }
+    }
+
+    /// Waits until what was spent is within the limit again, on average: the
+    /// windows of a set are as far apart as those of different sets, so that each
+    /// finds the workload at something else.
+    fn pay(&mut self, start: Instant, begun: Duration) {
+        // More CPUs give more to count, and more to pay with; but what one CPU
+        // pays is its workload's loss.
+        let capacity = self.settings.cpus.len().clamp(1, 4) as f64;
+        let spent = (thread_time() - begun).as_nanos() as f64
+            + self.hits as f64 * self.settings.hit_price.value;
+        let due = Duration::from_nanos((spent / (self.settings.max_overhead * capacity)) as u64);
+        let behind = due.saturating_sub(start.elapsed()).as_nanos() as f64;
+        let jitter = self.schedule.some_of(0.5 * behind + LEAST_PAUSE_NS);
+        self.wait(Duration::from_nanos((0.75 * behind + jitter) as u64));
     }
 
     /// Waits, but not past the end.
@@ -189,7 +200,7 @@ impl Worker {
     }
 
     /// Watches one set of places. `false` when there is nothing left to do.
-    fn turn(&mut self) -> bool {
+    fn turn(&mut self, start: Instant, begun: Duration) -> bool {
         let choice = self.schedule.one_of(self.settings.cpus.len());
         let Some(&cpu) = self.settings.cpus.get(choice) else {
             return false;
@@ -215,15 +226,11 @@ impl Worker {
         set.places = aimed;
         if !set.places.is_empty() {
             self.point_slots(cpu, &set);
-            for window in 0..set.windows {
-                if window > 0 {
-                    let pause = set.window_ns as f64 * 4.0;
-                    let pause = self.schedule.some_of(pause);
-                    self.wait(Duration::from_nanos(pause as u64));
-                }
+            for _ in 0..set.windows {
                 if self.stop.load(Ordering::Relaxed) || !self.window(cpu, &breakpoints, &set) {
                     break;
                 }
+                self.pay(start, begun);
             }
         }
         self.give(cpu, breakpoints);
@@ -273,13 +280,25 @@ impl Worker {
         let Some(mut before) = self.slots.get(index) else {
             return false;
         };
-        let start = monotonic_ns();
+        // Nothing counts until this thread, about to wait, has left the CPU.
         before.armed = 1;
-        before.from_ns = start + self.leave_ns;
-        before.until_ns = before.from_ns + set.window_ns;
+        before.from_ns = u64::MAX;
+        before.until_ns = u64::MAX;
         self.slots.set(index, before);
+        let start = monotonic_ns();
         if breakpoints.arm().is_err() {
             return false;
+        }
+        let delay = self.schedule.some_of(DELAY_NS) as u64;
+        before.from_ns = monotonic_ns() + self.leave_ns + delay;
+        before.until_ns = before.from_ns + set.window_ns;
+        // The end first: a window without one would have begun.
+        let words = [
+            (offset_of!(CheckSlots, until_ns), before.until_ns),
+            (offset_of!(CheckSlots, from_ns), before.from_ns),
+        ];
+        for (offset, value) in words {
+            self.slots.set_word(index, offset, value);
         }
         let own = thread_time();
         sleep_until(before.until_ns + EARLY_NS);
@@ -300,8 +319,9 @@ impl Worker {
         // The time that passed for the workload: not what the hits took.
         let lost = total as f64 * self.settings.hit_price.value;
         let ns = (set.window_ns as f64 - lost).max(0.0);
+        let group = self.schedule.next_group();
         for (&place, &hits) in set.places.iter().zip(&hits) {
-            self.schedule.record(place, set.group, ns, hits);
+            self.schedule.record(place, group, ns, hits);
         }
         self.windows += 1;
         self.armed_ns += length;

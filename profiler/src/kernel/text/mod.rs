@@ -11,12 +11,12 @@ mod path;
 mod site;
 mod x86;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use super::{Kallsyms, KernelMemory};
+use super::{Kallsyms, KernelMemory, SymbolRef};
 
-pub use blocks::block_starts;
+pub use blocks::Blocks;
 pub use path::{Conditions, Path, walk};
 pub use site::{CallerCost, caller_cost};
 
@@ -114,6 +114,48 @@ pub fn call_sites(
     });
     sites.sort_unstable();
     sites
+}
+
+/// Which functions each function calls directly, or ends with a jump to; by
+/// address.
+pub type CallGraph = HashMap<u64, Vec<u64>, foldhash::fast::FixedState>;
+
+/// The direct calls between all functions of some text.
+pub fn call_graph(arch: Arch, snapshot: &Snapshot<'_>, symbols: &Kallsyms) -> CallGraph {
+    let starts: Vec<u64> = {
+        let within =
+            |symbol: &SymbolRef<'_>| snapshot.text(symbol.start..symbol.start.wrapping_add(1));
+        let text = symbols.iter().filter(|symbol| within(symbol).is_some());
+        let mut starts: Vec<u64> = text.map(|symbol| symbol.start).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        starts
+    };
+    let known: HashSet<u64, foldhash::fast::FixedState> = starts.iter().copied().collect();
+    let mut graph = CallGraph::default();
+    // Calls come in the order of their addresses, and so do their functions.
+    let mut next = 0;
+    arch.branches(snapshot.text, snapshot.base, &mut |address, to, _| {
+        // A function's prefix ends at the function, which is aligned to it.
+        let prefix = arch.prefix().max(1);
+        let aligned = to.next_multiple_of(prefix);
+        let Some(&callee) = known.get(&to).or_else(|| known.get(&aligned)) else {
+            return;
+        };
+        while starts.get(next).is_some_and(|start| *start <= address) {
+            next += 1;
+        }
+        let Some(&caller) = next.checked_sub(1).and_then(|last| starts.get(last)) else {
+            return;
+        };
+        if caller != callee {
+            let callees = graph.entry(caller).or_default();
+            if !callees.contains(&callee) {
+                callees.push(callee);
+            }
+        }
+    });
+    graph
 }
 
 /// Text that was read once, over memory that is read when asked for.

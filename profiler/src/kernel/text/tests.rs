@@ -230,7 +230,9 @@ fn blocks_end_at_branches_and_begin_where_they_lead() {
     let symbols = symbols(&[(0, "caller"), (0x20, "_etext")]);
     let snapshot = Snapshot::new(&text, BASE, &Nothing);
     let function = symbols.lookup(BASE).unwrap();
-    let starts: Vec<u64> = block_starts(&snapshot, &function)
+    let blocks = Blocks::of(&snapshot, &function);
+    let starts: Vec<u64> = blocks
+        .starts()
         .iter()
         .map(|start| start - BASE)
         .filter(|start| *start < 0x0b)
@@ -253,6 +255,8 @@ proptest! {
         }
         let function = symbols.lookup(BASE).unwrap();
         caller_cost(&snapshot, &function, BASE + at, &|_| true);
-        prop_assert!(!block_starts(&snapshot, &function).is_empty());
+        let blocks = Blocks::of(&snapshot, &function);
+        prop_assert!(!blocks.starts().is_empty());
+        prop_assert_eq!(blocks.class(function.start), Some(0));
     }
 }

@@ -234,6 +234,9 @@ fn option_reports(
                 if let Some(cost) = costs.as_ref().and_then(|costs| costs.of(checks)) {
                     counted(&mut report, cost, knowledge, options);
                 }
+                if report.gain_if_off.is_none() {
+                    report.no_gain = Some(no_gain(recording, checks, report.calls.is_some()));
+                }
             }
             (own.samples, report)
         })
@@ -260,6 +263,22 @@ fn functions(recording: &Recording, own: &OptionTally, total: u64) -> Vec<Functi
         .collect();
     functions.sort_by_key(|function| Reverse(function.samples));
     functions
+}
+
+/// Why it is not known what an option's checks cost.
+fn no_gain(recording: &Recording, checks: &[String], are_counted: bool) -> String {
+    if checks.is_empty() {
+        return "its code is not made of short checks, whose calls would say what they cost"
+            .to_owned();
+    }
+    if are_counted {
+        return "the code of its checks is not understood".to_owned();
+    }
+    let row = |probe: &&ProbeStatus| probe.wanted == "check" && !probe.why_not_better.is_empty();
+    match recording.trailer.probes.iter().find(row) {
+        Some(probe) => format!("calls are not counted: {}", probe.why_not_better),
+        None => "calls were not counted".to_owned(),
+    }
 }
 
 /// Adds what was counted to what was sampled.

@@ -29,7 +29,7 @@ pub(super) struct Costs<'a> {
     counting: &'a Counting,
     /// CPU time that passed for what is watched, nanoseconds, all CPUs together.
     cpu_ns: f64,
-    /// The target's part of it.
+    /// The target's part of it, without what probes took of that.
     busy: f64,
 }
 
@@ -84,10 +84,16 @@ impl<'a> Costs<'a> {
         let cpu_ns = counting.wall_ns as f64 * f64::from(counting.cpus) - lost;
         let kept = recording.samples.len() as u64;
         let all = kept.saturating_add(recording.trailer.idle_samples);
+        // The other probes take their time from whatever runs, which without them
+        // would have been done sooner.
+        let overhead = &recording.trailer.overhead;
+        let hits_ns = counting.hits as f64 * counting.hit_price.value;
+        let probes_ns = (overhead.bpf_ns + overhead.probe_ns) as f64 - hits_ns;
+        let not_idle_ns = cpu_ns * kept as f64 / all as f64;
         (cpu_ns > 0.0 && all > 0 && target_samples > 0).then(|| Self {
             counting,
             cpu_ns,
-            busy: target_samples as f64 / all as f64,
+            busy: target_samples as f64 / all as f64 * left_by(probes_ns, not_idle_ns),
         })
     }
 
@@ -250,6 +256,16 @@ impl<'a> Costs<'a> {
     }
 }
 
+/// The part of some time that is left without what probes took of it. They never
+/// take half: then the price is wrong.
+fn left_by(probes_ns: f64, not_idle_ns: f64) -> f64 {
+    if not_idle_ns > 0.0 {
+        1.0 - (probes_ns / not_idle_ns).clamp(0.0, 0.5)
+    } else {
+        1.0
+    }
+}
+
 /// All, where there is nothing.
 fn share_of(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 1.0 }
@@ -373,6 +389,14 @@ mod tests {
         assert!((all.calls.value - 20_000.0).abs() < 1.0, "{:?}", all.calls);
         // Nothing is known at all.
         assert_eq!(cost(vec![site(3, &[])]).calls.value, 0.0);
+    }
+
+    #[test]
+    fn what_probes_take_is_not_the_workloads() {
+        assert_eq!(left_by(50.0, 1_000.0), 0.95);
+        assert_eq!(left_by(-3.0, 1_000.0), 1.0);
+        assert_eq!(left_by(900.0, 1_000.0), 0.5);
+        assert_eq!(left_by(5.0, 0.0), 1.0);
     }
 
     #[test]

@@ -216,6 +216,9 @@ pub struct OptionReport {
     /// without what goes off with it, would save. Absent when that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain_if_off: Option<Estimate>,
+    /// Why that is not known of an option that has a share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_gain: Option<String>,
     /// Functions of the option, most samples first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub functions: Vec<FunctionShare>,
@@ -249,7 +252,8 @@ pub struct Calls {
     pub high: f64,
     /// How it is known.
     pub evidence: Evidence,
-    /// The share of the calls that was within reach of counting.
+    /// The part that was counted; the rest is estimated from places that are like
+    /// those counted.
     pub coverage: f64,
 }
 

@@ -340,7 +340,7 @@ fn details(page: &mut Page, option: &OptionReport, callers: usize) {
             line += &format!(" at {:.1} ns ({:.1}-{:.1})", ns.value, ns.low, ns.high);
         }
         line += &format!(
-            ", {} % of them within reach of counting",
+            ", {} % of them counted, the rest estimated",
             percent(calls.coverage)
         );
         page.line(4, &line, FAINT);
@@ -378,6 +378,27 @@ fn summaries(page: &mut Page, report: &Report) {
             })
             .collect()
     };
+    // Of options with a row, why it has no gain; each reason once.
+    let mut reasons: Vec<&str> = report
+        .options
+        .iter()
+        .filter(|option| option.cpu_share.is_some_and(|share| share.value > 0.0))
+        .filter_map(|option| option.no_gain.as_deref())
+        .collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    for reason in reasons {
+        let of_this = |option: &OptionReport| {
+            option.no_gain.as_deref() == Some(reason)
+                && option.cpu_share.is_some_and(|share| share.value > 0.0)
+        };
+        let of = names(&of_this).join(", ");
+        page.line(
+            0,
+            &format!("gain not known of {of}: {}", escape(reason)),
+            FAINT,
+        );
+    }
     let mut say = |label: &str, names: Vec<String>, style| {
         if !names.is_empty() {
             page.line(0, &format!("{label}: {}", names.join(", ")), style);

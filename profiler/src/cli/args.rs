@@ -348,7 +348,8 @@ Formats, by --format or by the extension of each -o; a further .gz compresses:
 Examples:
   preemptprof export a.pprec -o a.svg -o a.pb.gz      a flame graph, and for go tool pprof
   preemptprof export a.pprec -o a.firefox.json.gz     for profiler.firefox.com
-  preemptprof export a.pprec --format folded | grep memcg")]
+  preemptprof export a.pprec --format folded | grep memcg
+  preemptprof export a.pprec --listen 127.0.0.1:9464  metrics over HTTP, for Prometheus")]
 pub struct ExportArgs {
     /// The recording
     pub file: PathBuf,
@@ -358,6 +359,10 @@ pub struct ExportArgs {
     /// A file to write, repeatable; by default stdout
     #[arg(short, long, value_name = "OUT")]
     pub output: Vec<PathBuf>,
+    /// Serve openmetrics at http://ADDR:PORT/metrics until Ctrl-C; port 0 is any
+    /// free one
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "output")]
+    pub listen: Option<String>,
     /// What the weights are (folded, svg, pprof, speedscope)
     #[arg(long, value_enum, default_value_t)]
     pub by: Weight,

@@ -7,7 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::args::{ExportArgs, ExportFormat, Weight};
-use super::{saved, terminal};
+use super::{listen, saved, terminal};
 use crate::catalog::Catalog;
 use crate::error::hinted;
 use crate::export::{By, csv, firefox, folded, openmetrics, pprof, speedscope, svg, trace};
@@ -72,6 +72,12 @@ pub(super) fn export(args: &ExportArgs) -> anyhow::Result<u8> {
         report: &report,
         by,
     };
+    if let Some(address) = &args.listen {
+        let mut metrics = Vec::new();
+        openmetrics::write(&report, &mut metrics)?;
+        listen::serve(address, metrics)?;
+        return Ok(0);
+    }
     for output in &outputs {
         match output.path {
             None => {
@@ -143,8 +149,15 @@ struct Output<'a> {
 }
 
 fn outputs(args: &ExportArgs) -> anyhow::Result<Vec<Output<'_>>> {
+    let served = args.listen.as_ref().map(|_| ExportFormat::Openmetrics);
+    if served.is_some() && args.format.is_some_and(|format| Some(format) != served) {
+        return Err(hinted(
+            "--listen serves metrics only",
+            ["leave --format out, or give --format openmetrics"],
+        ));
+    }
     if args.output.is_empty() {
-        let format = args.format.ok_or_else(|| which(None))?;
+        let format = args.format.or(served).ok_or_else(|| which(None))?;
         return Ok(vec![Output {
             path: None,
             format,

@@ -8,6 +8,7 @@ mod export;
 mod generate;
 mod import;
 mod inspect;
+mod listen;
 mod measure;
 mod meter;
 mod repeat;

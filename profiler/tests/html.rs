@@ -11,17 +11,26 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{Builder, TARGET};
-use profiler::model::{AnalyseOptions, Attribution, Knowledge, analyse};
+use profiler::model::report::{Calls, CountingReport, Estimate, OverheadReport};
+use profiler::model::{AnalyseOptions, Attribution, Knowledge, Report, analyse};
 use profiler::probes::ProbeStatus;
-use profiler::recording::{Epoch, Histogram, Ledger, Recording, SwitchCounts};
+use profiler::recording::{
+    Epoch, Evidence, Gap, Histogram, Ledger, Measured, Recording, SwitchCounts,
+};
 use profiler::report::html;
 use serde_json::Value;
 use tools::installed;
 
 fn page(recording: &Recording) -> String {
+    page_of(recording, |_| {})
+}
+
+/// The page of a report that `edit` has changed.
+fn page_of(recording: &Recording, edit: impl FnOnce(&mut Report)) -> String {
     let knowledge = Knowledge::new(&common::catalog(), &recording.header.kernel);
     let attribution = Attribution::new(recording, &knowledge);
-    let report = analyse(recording, &common::catalog(), &AnalyseOptions::default());
+    let mut report = analyse(recording, &common::catalog(), &AnalyseOptions::default());
+    edit(&mut report);
     let mut out = Vec::new();
     html::write(recording, &attribution, &report, &mut out).unwrap();
     String::from_utf8(out).unwrap()
@@ -147,6 +156,113 @@ fn the_ledger_is_shown_where_there_is_one() {
         assert!(page.contains(text), "no {text}");
     }
     save("ledger.html", &page);
+}
+
+/// What counting calls adds to a report.
+fn count_calls(report: &mut Report) {
+    let estimate = |value: f64| Estimate {
+        value,
+        low: value * 0.9,
+        high: value * 1.1,
+        evidence: Evidence::default(),
+    };
+    let calls = |value: f64| Calls {
+        value,
+        low: value - 1000.0,
+        high: value + 1000.0,
+        coverage: 0.987,
+        ..Calls::default()
+    };
+    let sampled = report.options.first_mut().unwrap();
+    sampled.calls = Some(calls(1_234_567.0));
+    sampled.ns_per_call = Some(estimate(4.0));
+    sampled.gain_if_off = Some(estimate(0.08));
+    sampled.functions[0].calls = Some(765_432.0);
+    sampled.callers[0].calls = Some(543_210.0);
+    sampled.callers[0].target = Some("debug_smp_processor_id".to_owned());
+    // Called, and too seldom for a sample.
+    let name = "CONFIG_DEBUG_LIST";
+    let seldom = report.options.iter_mut().find(|o| o.option.name == name);
+    let seldom = seldom.unwrap();
+    seldom.calls = Some(calls(98_765.0));
+    seldom.cpu_share = Some(Estimate::default());
+    report.counting = Some(CountingReport {
+        leg: "breakpoint".to_owned(),
+        windows: 1200,
+        armed_ns: 60_000_000,
+        hits: 23_456,
+        hit_ns: Measured {
+            value: 2100.0,
+            low: 2000.0,
+            high: 2200.0,
+        },
+        share: 0.0123,
+        pace_source: "timed <here>".to_owned(),
+        places: 40_000,
+        looked_at: 39_000,
+        hit: 700,
+        ..CountingReport::default()
+    });
+    report.overhead = Some(OverheadReport {
+        bpf_ns: 11_000_000,
+        bpf_source: "measured in the programs".to_owned(),
+        bpf_stats_ns: Some(12_000_000),
+        probe_ns: 13_000_000,
+        probe_source: "23 ns each".to_owned(),
+        user_ns: 14_000_000,
+        setup_ns: 1_500_000_000,
+        share: 0.0234,
+    });
+    report.loss.total = 4321;
+    report.loss.by_reason = [("ring_full".to_owned(), 4321)].into();
+    report.coverage.gaps = vec![Gap {
+        cpu: 3,
+        from_ns: 5_000_000,
+        to_ns: 7_000_000,
+        reason: "CPU went offline".to_owned(),
+    }];
+}
+
+#[test]
+fn counting_own_cost_and_loss_are_shown() {
+    let recording = with_epochs();
+    let plain = page(&recording);
+    for text in [
+        "ns per call",
+        "Gain if off",
+        "Counting calls",
+        "Lost because of",
+    ] {
+        assert!(!plain.contains(text), "{text}");
+    }
+    let page = page_of(&recording, count_calls);
+    for text in [
+        "<span>1,234,567<small class=\"bounds\">1,233,567-1,235,567</small></span>",
+        "<span>4.0<small class=\"bounds\">3.6-4.4</small></span>",
+        "<span>8.0 %<small class=\"bounds\">7.2-8.8 %</small></span>",
+        "98.7 % of them within reach of counting",
+        "<td class=\"num\">765,432</td>",
+        "<td class=\"\">debug_smp_processor_id</td>",
+        "<td class=\"num\">543,210</td>",
+        "DEBUG_LIST</th>",
+        "<span>98,765<small",
+        "by breakpoint: 1,200 windows, 60.0 ms together; 23,456 hits; 39,000 of 40,000 places \
+         looked at, 700 hit",
+        "<dd>2.3 % of the machine</dd>",
+        "<td class=\"num\">11.0 ms</td><td class=\"\">measured in the programs</td>",
+        "<td class=\"num\">12.0 ms</td>",
+        "<td class=\"num\">13.0 ms</td><td class=\"\">23 ns each</td>",
+        "<td class=\"num\">14.0 ms</td>",
+        "<td class=\"num\">1.50 s</td>",
+        "23,456 hits at 2100 (2000-2200) ns",
+        "timed &lt;here&gt;",
+        "<dd>4,321 records</dd>",
+        "<td class=\"\">ring_full</td><td class=\"num\">4,321</td>",
+        "CPU went offline",
+    ] {
+        assert!(page.contains(text), "no {text}");
+    }
+    save("counting.html", &page);
 }
 
 #[test]

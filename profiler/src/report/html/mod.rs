@@ -6,20 +6,22 @@
 //! for the reader's eyes as in all reports, and for HTML.
 
 mod flame;
+mod options;
 mod parts;
+mod quality;
 mod time;
 
 use std::fmt::Write as _;
 use std::io::Write;
 
-use self::parts::{Html, cell, row};
+use self::parts::{Html, row};
 use super::ledger::number;
 use super::text::workload_line;
-use super::text::{by_leg, costly, first_result, interval, is_blind, kernel_line, state};
+use super::text::{by_leg, costly, first_result, is_blind, kernel_line};
 use super::{command_line, count, nanoseconds, percent};
 use crate::model::Attribution;
 use crate::model::ledger::Times;
-use crate::model::report::{OptionReport, Report};
+use crate::model::report::Report;
 use crate::recording::Recording;
 use crate::report::number::seconds;
 
@@ -31,8 +33,6 @@ fn short(name: &str) -> &str {
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// Call sites shown of an option; the page says how many more there are.
-const CALLERS: usize = 30;
 /// Paths into rcu_barrier shown.
 const RCU_PATHS: usize = 20;
 
@@ -57,12 +57,12 @@ pub fn write(
     let mut html = Html::default();
     head(&mut html, report);
     headline(&mut html, report);
-    options(&mut html, report);
+    options::section(&mut html, report);
     html.raw(&flame::section(recording, attribution, &costly)?);
     html.raw(&time::section(recording, attribution, &costly));
     events(&mut html, report);
     ledger(&mut html, recording, report);
-    quality(&mut html, report);
+    quality::section(&mut html, report);
     html.raw("</main>\n<script>\n");
     html.raw(SCRIPT);
     html.raw("</script>\n</body>\n</html>\n");
@@ -126,155 +126,6 @@ fn headline(html: &mut Html, report: &Report) {
         html.raw("</p>\n");
     }
     html.raw("</header>\n");
-}
-
-fn options(html: &mut Html, report: &Report) {
-    html.raw("<section id=\"options\">\n<h2>Options</h2>\n");
-    let costly: Vec<_> = costly(report).collect();
-    if costly.is_empty() {
-        html.raw("<p>No option that is on took a sample.</p>\n");
-    } else {
-        let widest = costly
-            .iter()
-            .map(|(_, s)| s.high)
-            .fold(f64::MIN_POSITIVE, f64::max);
-        let gains = report
-            .options
-            .iter()
-            .any(|option| option.gain_if_off.is_some());
-        html.raw("<table class=\"options\">\n<thead><tr><th>Option<th>State");
-        html.raw("<th class=\"num\">Share<th>95 % interval");
-        if gains {
-            html.raw("<th class=\"num\">Gain if off");
-        }
-        html.raw("<th>How to turn it off</tr></thead>\n<tbody>\n");
-        for (index, (option, share)) in costly.iter().enumerate() {
-            let name = &option.option.name;
-            html.raw("<tr><th scope=\"row\">");
-            let _ = write!(html.0, "<span class=\"key c{}\"></span>", index % COLORS);
-            html.text(short(name));
-            html.raw(&cell("State", "", &state(&option.option)));
-            html.raw(&cell(
-                "Share",
-                "num",
-                &format!("{} %", percent(share.value)),
-            ));
-            let at = |value: f64| (value / widest * 100.0).clamp(0.0, 100.0);
-            let _ = write!(
-                html.0,
-                "<td data-label=\"95 %\"><span class=\"bar\" title=\"{interval} %\">\
-                 <span class=\"c{}\" style=\"width:{:.2}%\"></span>\
-                 <i style=\"left:{:.2}%;width:{:.2}%\"></i></span> <small>{interval} %</small></td>",
-                index % COLORS,
-                at(share.value),
-                at(share.low),
-                at(share.high) - at(share.low),
-                interval = interval(share),
-            );
-            if gains {
-                let gain = option.gain_if_off.map_or_else(
-                    || "not known".to_owned(),
-                    |gain| format!("{} % ({})", percent(gain.value), interval(&gain)),
-                );
-                html.raw(&cell("Gain if off", "num", &gain));
-            }
-            html.raw(&cell(
-                "How to turn it off",
-                "how",
-                &option.option.how_to_turn_off,
-            ));
-            html.raw("</tr>\n");
-        }
-        html.raw("</tbody>\n</table>\n");
-        for (option, _) in &costly {
-            details(html, option);
-        }
-    }
-    summaries(html, report);
-    html.raw("</section>\n");
-}
-
-fn details(html: &mut Html, option: &OptionReport) {
-    html.raw("<details><summary>");
-    html.text(short(&option.option.name));
-    let _ = write!(
-        html.0,
-        ": {}, {}</summary>\n<div class=\"two\">\n",
-        plural(option.functions.len(), "function"),
-        plural(option.callers.len(), "call site")
-    );
-    let head = "<table><thead><tr><th>Function<th class=\"num\">Samples<th class=\"num\">Share";
-    html.raw(head);
-    html.raw("</tr></thead><tbody>\n");
-    for function in &option.functions {
-        html.raw(&row(&[
-            ("", &function.symbol),
-            ("num", &count(function.samples)),
-            ("num", &format!("{} %", percent(function.share))),
-        ]));
-    }
-    html.raw("</tbody></table>\n<table><thead><tr><th>Called from<th>Group");
-    html.raw("<th class=\"num\">Samples<th class=\"num\">Share</tr></thead><tbody>\n");
-    for caller in option.callers.iter().take(CALLERS) {
-        html.raw(&row(&[
-            ("", caller.site.as_deref().unwrap_or(&caller.symbol)),
-            ("", caller.group.as_deref().unwrap_or("")),
-            ("num", &count(caller.samples)),
-            ("num", &format!("{} %", percent(caller.share))),
-        ]));
-    }
-    html.raw("</tbody></table>\n</div>\n");
-    let hidden = option.callers.len().saturating_sub(CALLERS);
-    if hidden > 0 {
-        let _ = writeln!(html.0, "<p>and {hidden} more call sites</p>");
-    }
-    html.raw("</details>\n");
-}
-
-fn plural(count: usize, what: &str) -> String {
-    match count {
-        1 => format!("1 {what}"),
-        count => format!("{count} {what}s"),
-    }
-}
-
-/// Options that have no row, by why.
-fn summaries(html: &mut Html, report: &Report) {
-    let mut say = |label: &str, keep: &dyn Fn(&OptionReport) -> bool| {
-        let names: Vec<String> = report
-            .options
-            .iter()
-            .filter(|option| keep(option))
-            .map(|option| match &option.option.value {
-                Some(value) => format!("{}={value}", short(&option.option.name)),
-                None => short(&option.option.name).to_owned(),
-            })
-            .collect();
-        if names.is_empty() {
-            return;
-        }
-        let _ = write!(
-            html.0,
-            "<details><summary>{label}: {}</summary><p>",
-            names.len()
-        );
-        html.text(&names.join(", "));
-        html.raw("</p></details>\n");
-    };
-    let on = |option: &OptionReport| option.option.state.is_on();
-    say("On, without a sample", &|option| {
-        option.cpu_share.is_some_and(|share| share.value <= 0.0)
-    });
-    say("On, not measured", &|option| {
-        on(option) && option.cpu_share.is_none() && option.option.not_judgeable.is_none()
-    });
-    say("On, no sample can tell", &|option| {
-        on(option) && option.option.not_judgeable.is_some()
-    });
-    say("Not known", &|option| {
-        option.option.state.as_str() == "unknown"
-    });
-    say("Off", &|option| option.option.state.as_str() == "n");
 }
 
 fn events(html: &mut Html, report: &Report) {
@@ -397,77 +248,4 @@ fn times(html: &mut Html, name: &str, times: &Times) {
         ("num", &ns(times.p999_ns)),
         ("num", &ns(times.max_ns)),
     ]));
-}
-
-fn quality(html: &mut Html, report: &Report) {
-    html.raw("<section id=\"quality\">\n<h2>Loss and own cost</h2>\n<dl>\n");
-    let loss = &report.loss;
-    let reasons: Vec<String> = loss
-        .by_reason
-        .iter()
-        .map(|(reason, lost)| format!("{reason} {}", count(*lost)))
-        .collect();
-    let mut text = match (loss.total, &report.run.imported) {
-        (0, Some(_)) => "nothing that the import shows".to_owned(),
-        (0, None) => "nothing".to_owned(),
-        (total, _) => format!("{} records", count(total)),
-    };
-    if !reasons.is_empty() {
-        text += &format!(" ({})", reasons.join(", "));
-    }
-    html.item("Lost", &text);
-    let coverage = &report.coverage;
-    let mut seen = format!(
-        "CPUs {}; idle samples {}",
-        if coverage.cpus.is_empty() {
-            "not known"
-        } else {
-            &coverage.cpus
-        },
-        count(coverage.idle_samples)
-    );
-    for (number, what) in [
-        (coverage.stackless_samples, "samples without a kernel stack"),
-        (coverage.truncated_stacks, "stacks cut short"),
-        (coverage.unknown_samples, "samples without a symbol"),
-        (
-            coverage.gaps.len() as u64,
-            "times in which a CPU was not watched",
-        ),
-    ] {
-        if number > 0 {
-            seen += &format!("; {} {what}", count(number));
-        }
-    }
-    html.item("Coverage", &seen);
-    let own = match &report.overhead {
-        Some(own) => format!(
-            "{} % of the machine: BPF programs {}, entering them {}, own threads {}; set-up {}",
-            percent(own.share),
-            nanoseconds(own.bpf_ns),
-            nanoseconds(own.probe_ns),
-            nanoseconds(own.user_ns),
-            nanoseconds(own.setup_ns)
-        ),
-        None => "not known".to_owned(),
-    };
-    html.item("Own cost", &own);
-    html.raw("</dl>\n");
-    if !report.probes.is_empty() {
-        html.raw("<details><summary>What was attached</summary>\n<table><thead><tr>");
-        html.raw("<th>Wanted<th>Leg<th>Why not a better one<th>Fix</tr></thead><tbody>\n");
-        for probe in &report.probes {
-            html.raw(&row(&[
-                ("", &probe.wanted),
-                ("", &probe.leg),
-                ("", &probe.why_not_better),
-                ("", &probe.fix),
-            ]));
-        }
-        html.raw("</tbody></table></details>\n");
-    }
-    html.raw("</section>\n<footer><p>preemptprof ");
-    html.text(env!("CARGO_PKG_VERSION"));
-    html.raw(". Shares are of the workload's samples and do not overlap; intervals are of 95 %.");
-    html.raw("</p></footer>\n");
 }

@@ -5,11 +5,12 @@
 //! owns ends in a frame that names it.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::By;
 use super::group::{Key, NO_STACK, USER, groups};
+use crate::fast_map::FastMap;
 use crate::model::{Attribution, comm, frame_name, frames};
 use crate::recording::Recording;
 use crate::report::{needs_escape, push_escaped};
@@ -42,7 +43,7 @@ pub(super) fn fold(
 ) -> BTreeMap<String, u64> {
     let mut names = Names {
         recording,
-        escaped: HashMap::new(),
+        escaped: FastMap::default(),
     };
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for (key, weight) in groups(recording, by) {
@@ -56,7 +57,7 @@ pub(super) fn fold(
 /// Names, escaped once each.
 struct Names<'r> {
     recording: &'r Recording,
-    escaped: HashMap<&'r str, Cow<'r, str>>,
+    escaped: FastMap<&'r str, Cow<'r, str>>,
 }
 
 impl<'r> Names<'r> {

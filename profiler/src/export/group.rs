@@ -1,8 +1,6 @@
 //! The workload's samples, grouped by what makes two of them the same to a tool
 //! that knows no time.
 
-use std::collections::HashMap;
-
 use super::By;
 use crate::fast_map::FastMap;
 use crate::model::{Attribution, Owned, comm, frame_name, frames, is_workload};
@@ -112,7 +110,7 @@ pub(crate) fn parts<'r>(
 /// The same thing under its one number: the writer's tables forget, so a name
 /// can have several ids in a recording.
 pub(crate) struct Numbers<'r> {
-    numbers: HashMap<&'r str, usize>,
+    numbers: FastMap<&'r str, usize>,
     /// The names by number, escaped: none of them can steer the terminal or hide
     /// in the tool that shows it.
     pub(crate) names: Vec<String>,
@@ -121,7 +119,7 @@ pub(crate) struct Numbers<'r> {
 impl<'r> Numbers<'r> {
     pub(crate) fn new() -> Self {
         Self {
-            numbers: HashMap::new(),
+            numbers: FastMap::default(),
             names: Vec::new(),
         }
     }

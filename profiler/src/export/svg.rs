@@ -12,6 +12,7 @@ use inferno::flamegraph::{self, TextTruncateDirection};
 use super::By;
 use super::folded::fold;
 use crate::error::hinted;
+use crate::fast_map::FastMap;
 use crate::model::Attribution;
 use crate::model::report::Report;
 use crate::recording::{Evidence, Recording};
@@ -88,6 +89,8 @@ pub fn write(
     .to_owned();
     options.text_truncate_direction = TextTruncateDirection::Right;
     options.palette_map = Some(&mut palette);
+    // Folded stacks come sorted.
+    options.no_sort = true;
     let mut svg = Vec::new();
     flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)
         .context("cannot draw the flame graph")?;
@@ -258,11 +261,16 @@ fn palette(
         .map(|entry| (entry.name.as_str(), entry.color))
         .collect();
     let mut palette = PaletteMap::default();
+    // Few names, in many lines.
+    let mut seen: FastMap<&str, ()> = FastMap::default();
     for name in lines.iter().flat_map(|line| {
         line.rsplit_once(' ')
             .map_or(line.as_str(), |(stack, _)| stack)
             .split(';')
     }) {
+        if seen.insert(name, ()).is_some() {
+            continue;
+        }
         let color = match by {
             By::Rcu => colors.get(name).copied(),
             By::Time => None,

@@ -8,7 +8,8 @@ const SAMPLES: u64 = 1_000_000;
 const STACKS: u32 = 4_000;
 const DEPTH: u32 = 24;
 
-/// A million samples with a few thousand stacks, a twelfth of them the option's.
+/// A million samples with a few thousand stacks, each in all of forty tasks, a
+/// twelfth of them the option's.
 pub fn million() -> Recording {
     let mut builder = Builder::new();
     builder.recording = messaging();
@@ -41,8 +42,8 @@ pub fn million() -> Recording {
             let user = random.is_multiple_of(5);
             Sample {
                 time_ns: index * 1_003_009,
-                comm: random % 40,
-                pid: random % 40,
+                comm: random / STACKS % 40,
+                pid: random / STACKS % 40,
                 kernel_stack: if user {
                     0
                 } else {

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::COLORS;
 use crate::export::By;
 use crate::export::group::{self, Numbers, Part};
+use crate::fast_map::FastMap;
 use crate::model::{Attribution, comm};
 use crate::recording::Recording;
 use crate::report::{count, escape};
@@ -30,7 +31,7 @@ struct Graph {
 struct Node {
     samples: u64,
     /// By name and colour: a function is an option's on some stacks only.
-    children: HashMap<(usize, i64), usize>,
+    children: FastMap<(usize, i64), usize>,
 }
 
 /// The section with its data; without a sample it says so.

@@ -240,6 +240,7 @@ Keys: q quits, up and down choose an option, + and - change the time, p pauses.
 
 Examples:
   sudo preemptprof top                     the whole machine
+  sudo preemptprof top --ledger            with wake-up latency
   sudo preemptprof top -p 1234 --window 30 a process and what it starts")]
 pub struct TopArgs {
     /// Samples per second and CPU
@@ -263,6 +264,9 @@ pub struct TopArgs {
     /// Seconds to show, 1 to 60
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60))]
     pub window: u64,
+    /// Show how long woken tasks wait for a CPU; dearer than the rest
+    #[arg(long)]
+    pub ledger: bool,
     /// End after this long: 10, 1.5s, 500ms, 2m
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub duration: Option<Duration>,

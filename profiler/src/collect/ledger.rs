@@ -124,6 +124,51 @@ pub(super) fn losses(cpus: &[Plain<LedgerCpu>]) -> Vec<Loss> {
         .collect()
 }
 
+/// Wake-up latencies so far, of a run that goes on: the rest of the ledger is
+/// read when it is over. What cannot be read is missing.
+pub(super) fn so_far(maps: &LedgerMaps, cpus: &[Plain<LedgerCpu>]) -> Ledger {
+    let sum = total(cpus);
+    let (groups, latency) = latencies(maps);
+    Ledger {
+        wakeups: sum.wakeups,
+        woken_running: sum.woken_running,
+        clock_backwards: sum.clock_backwards,
+        ended_waiting: sum.ended_waiting,
+        exits: sum.exits,
+        latency,
+        groups,
+        ..Ledger::default()
+    }
+}
+
+/// The sum of the CPUs' histograms.
+fn all_cpus(values: &[Plain<ledger::Histogram>]) -> Histogram {
+    let mut histogram = Histogram::default();
+    for Plain(value) in values {
+        histogram.merge(&Histogram::from(value));
+    }
+    histogram
+}
+
+fn of_cause(maps: &LedgerMaps, index: u32) -> Histogram {
+    let values = maps.causes.get(&index, 0).ok();
+    values.map(|values| all_cpus(&values)).unwrap_or_default()
+}
+
+/// Latencies by task name, and by cause.
+fn latencies(maps: &LedgerMaps) -> (Vec<LatencyGroup>, BTreeMap<String, Histogram>) {
+    let of_groups = maps.groups.iter().flatten();
+    let of_groups = of_groups.map(|(key, values)| (key, all_cpus(&values)));
+    let (groups, mut latency) = by_group(of_groups);
+    for (index, name) in CAUSES {
+        let rest = of_cause(maps, index);
+        if rest.count > 0 {
+            latency.entry(name.to_owned()).or_default().merge(&rest);
+        }
+    }
+    (groups, latency)
+}
+
 /// Reads the maps of a run that is over. What cannot be read is missing.
 pub(super) fn gather(
     maps: &LedgerMaps,
@@ -132,26 +177,7 @@ pub(super) fn gather(
     kallsyms: &Kallsyms,
 ) -> Ledger {
     let sum = total(cpus);
-    let all_cpus = |values: &[Plain<ledger::Histogram>]| {
-        let mut histogram = Histogram::default();
-        for Plain(value) in values {
-            histogram.merge(&Histogram::from(value));
-        }
-        histogram
-    };
-    let of_cause = |index: u32| {
-        let values = maps.causes.get(&index, 0).ok();
-        values.map(|values| all_cpus(&values)).unwrap_or_default()
-    };
-    let of_groups = maps.groups.iter().flatten();
-    let of_groups = of_groups.map(|(key, values)| (key, all_cpus(&values)));
-    let (mut groups, mut latency) = by_group(of_groups);
-    for (index, name) in CAUSES {
-        let rest = of_cause(index);
-        if rest.count > 0 {
-            latency.entry(name.to_owned()).or_default().merge(&rest);
-        }
-    }
+    let (mut groups, latency) = latencies(maps);
     groups
         .sort_by(|a, b| (b.latency.count.cmp(&a.latency.count)).then_with(|| a.comm.cmp(&b.comm)));
     let worst = (0..2 * ledger::WORST_SLOTS).filter_map(|slot| maps.worst.get(&slot, 0).ok());
@@ -173,7 +199,7 @@ pub(super) fn gather(
         latency,
         groups,
         worst: longest(worst, kallsyms, since_start),
-        handoffs: of_cause(why::HANDOFF),
+        handoffs: of_cause(maps, why::HANDOFF),
         preemptions: by_pair(
             preemptions.map(|(Plain(key), Plain(counts))| (key, counts)),
             &stacks,

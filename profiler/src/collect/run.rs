@@ -186,6 +186,7 @@ impl Run<'_> {
                     let early = counter.is_some() && turns < DRAIN_ONE_IN && turns.is_power_of_two();
                     if turns.is_multiple_of(DRAIN_ONE_IN) || early {
                         more = drain.turn(events.get_mut(), self.sink);
+                        self.show_ledger(drain.since_start(monotonic_ns()));
                         self.sink.flush();
                     }
                     if let Some(counter) = &counter {
@@ -354,6 +355,16 @@ impl Run<'_> {
 }
 
 impl Run<'_> {
+    /// Gives a sink that shows the run what its ledger holds so far.
+    fn show_ledger(&mut self, time_ns: u64) {
+        if self.sink.shows_ledger()
+            && let Some(maps) = self.session.ledger_maps()
+        {
+            let so_far = ledger::so_far(maps, &self.session.ledger_states());
+            self.sink.ledger(time_ns, so_far, self.session.status());
+        }
+    }
+
     /// Follows CPUs that went or came.
     fn follow_cpus(
         &mut self,

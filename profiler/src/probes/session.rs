@@ -317,6 +317,11 @@ impl Session {
         values.map(|values| values.to_vec()).unwrap_or_default()
     }
 
+    /// The ledger's maps; absent when there is no ledger.
+    pub fn ledger_maps(&self) -> Option<&ledger::LedgerMaps> {
+        self.maps.ledger.as_ref()
+    }
+
     /// How often samplers were throttled so far, by CPU.
     pub fn throttled(&mut self) -> &BTreeMap<u32, u64> {
         for (&cpu, sampler) in &mut self.samplers {

@@ -265,6 +265,38 @@ impl Histogram {
         Some(self.max_ns)
     }
 
+    /// What came since `then`, which holds a part of the same times. The longest is
+    /// exact when it came since, otherwise its bucket's upper bound.
+    pub fn since(&self, then: &Self) -> Self {
+        let buckets: BTreeMap<u16, u64> = self
+            .buckets
+            .iter()
+            .map(|(&bucket, &count)| {
+                let known = then.buckets.get(&bucket).copied().unwrap_or_default();
+                (bucket, count.saturating_sub(known))
+            })
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        let max_ns = match buckets.last_key_value() {
+            None => 0,
+            Some(_) if self.max_ns > then.max_ns => self.max_ns,
+            Some((&last, _)) => {
+                let next = usize::from(last) + 1;
+                let bound = match next {
+                    histogram::BUCKETS.. => self.max_ns,
+                    next => histogram::least(next).saturating_sub(1),
+                };
+                bound.min(self.max_ns)
+            }
+        };
+        Self {
+            count: self.count.saturating_sub(then.count),
+            total_ns: self.total_ns.saturating_sub(then.total_ns),
+            max_ns,
+            buckets,
+        }
+    }
+
     /// The mean; `None` of nothing.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.total_ns as f64 / self.count as f64)
@@ -297,6 +329,24 @@ mod tests {
             histogram.note(ns);
         }
         histogram
+    }
+
+    proptest! {
+        #[test]
+        fn what_came_since_is_what_was_added(
+            before in proptest::collection::vec(any::<u32>(), 0..30),
+            after in proptest::collection::vec(any::<u32>(), 0..30),
+        ) {
+            let times = |times: &[u32]| of(&times.iter().map(|&ns| ns.into()).collect::<Vec<_>>());
+            let (then, added) = (times(&before), times(&after));
+            let mut now = then.clone();
+            now.merge(&added);
+            let since = now.since(&then);
+            prop_assert_eq!(&since.buckets, &added.buckets);
+            prop_assert_eq!((since.count, since.total_ns), (added.count, added.total_ns));
+            prop_assert!(since.max_ns >= added.max_ns);
+            prop_assert!(since.max_ns as f64 <= added.max_ns as f64 * 1.07 + 1.0);
+        }
     }
 
     #[test]

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use super::format::{MAX_DEPTH, MAX_NAME};
 use super::intern::{FrameKey, Interned, Table};
-use super::{Epoch, Frame, FrameId, Loss, RcuEvent, Sample, StackId, Symbol, SymbolId, Trailer};
+use super::{
+    Epoch, Frame, FrameId, Ledger, Loss, RcuEvent, Sample, StackId, Symbol, SymbolId, Trailer,
+};
+use crate::probes::ProbeStatus;
 
 /// Takes the records of a run: [`Writer`](super::Writer) to a file,
 /// [`MemorySink`](super::MemorySink) to memory.
@@ -31,6 +34,15 @@ pub trait Sink {
     fn epoch(&mut self, epoch: &Epoch);
     /// Takes an rcu_barrier call.
     fn rcu(&mut self, event: &RcuEvent);
+    /// Whether [`Sink::ledger`] does anything: reading it takes time.
+    fn shows_ledger(&self) -> bool {
+        false
+    }
+    /// Takes what the ledger holds so far, at a time since the start, and the legs
+    /// that filled it. A recording has the whole of it in its trailer.
+    fn ledger(&mut self, time_ns: u64, so_far: Ledger, probes: &[ProbeStatus]) {
+        let _ = (time_ns, so_far, probes);
+    }
     /// Hands what is buffered to the kernel, so that it survives the process.
     /// Call it every second or so: a killed run loses what came after.
     fn flush(&mut self);
@@ -260,9 +272,10 @@ impl<S: Store> Sink for Recorder<S> {
     }
 }
 
-/// Makes a public type that holds a [`Recorder`] a [`Sink`].
+/// Makes a public type that holds a [`Recorder`] a [`Sink`], with methods of its
+/// own.
 macro_rules! delegate_sink {
-    ($type:ty, $field:ident) => {
+    ($type:ty, $field:ident $(, $more:item)*) => {
         impl Sink for $type {
             fn intern_comm(&mut self, comm: &str) -> u32 {
                 self.$field.intern_comm(comm)
@@ -285,6 +298,7 @@ macro_rules! delegate_sink {
             fn rcu(&mut self, event: &RcuEvent) {
                 self.$field.rcu(event);
             }
+            $($more)*
             fn flush(&mut self) {
                 self.$field.flush();
             }

@@ -1,13 +1,14 @@
 //! The last seconds of a run that goes on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::sink::{Recorder, Sink, State, Store, delegate_sink};
 use super::{
-    Epoch, Frame, FrameId, Header, Loss, RcuEvent, Recording, RunInfo, Sample, StackId,
-    SwitchCounts, Symbol, SymbolId, Trailer,
+    Epoch, Frame, FrameId, Header, LatencyGroup, Ledger, Loss, RcuEvent, Recording, RunInfo,
+    Sample, StackId, SwitchCounts, Symbol, SymbolId, Trailer,
 };
+use crate::probes::ProbeStatus;
 
 /// Samples kept at most: on a large machine the window is shorter than asked for.
 const MAX_SAMPLES: usize = 2_000_000;
@@ -18,7 +19,18 @@ pub struct WindowSink {
     recorder: Recorder<WindowStore>,
 }
 
-delegate_sink!(WindowSink, recorder);
+delegate_sink!(
+    WindowSink,
+    recorder,
+    fn shows_ledger(&self) -> bool {
+        true
+    },
+    fn ledger(&mut self, time_ns: u64, so_far: Ledger, probes: &[ProbeStatus]) {
+        let mut kept = self.recorder.store.kept();
+        kept.probes = probes.to_vec();
+        kept.ledgers.push_back((time_ns, so_far));
+    }
+);
 
 /// What a [`WindowSink`] keeps; can be looked at from another thread.
 #[derive(Clone, Debug)]
@@ -33,6 +45,11 @@ struct Kept {
     /// Each CPU's newest counters from before the records that are kept.
     before: BTreeMap<u32, Epoch>,
     newest_ns: u64,
+    /// What the ledger held, and when, ascending; the first may be older than the
+    /// window.
+    ledgers: VecDeque<(u64, Ledger)>,
+    /// The legs that fill it.
+    probes: Vec<ProbeStatus>,
     /// Bytes of the tables, which only grow.
     table_bytes: usize,
 }
@@ -50,6 +67,8 @@ impl WindowSink {
             keep_ns,
             before: BTreeMap::new(),
             newest_ns: 0,
+            ledgers: VecDeque::new(),
+            probes: Vec::new(),
             table_bytes: 0,
         };
         Self {
@@ -94,6 +113,8 @@ impl Window {
             newer(&mut base, epoch);
         }
         all.trailer = trailer(&epochs, &base, kept.newest_ns - from_ns);
+        all.trailer.ledger = ledger(&kept.ledgers, from_ns);
+        all.trailer.probes.clone_from(&kept.probes);
         let samples = std::mem::replace(&mut all.samples, samples);
         let rcu = std::mem::replace(&mut all.rcu, rcu);
         let epochs = std::mem::replace(&mut all.epochs, epochs);
@@ -167,6 +188,48 @@ fn trailer(epochs: &[Epoch], base: &BTreeMap<u32, Epoch>, length_ns: u64) -> Tra
     trailer
 }
 
+/// What came to the ledger since `from_ns`; absent without one.
+fn ledger(ledgers: &VecDeque<(u64, Ledger)>, from_ns: u64) -> Option<Ledger> {
+    let (_, now) = ledgers.back()?;
+    let none = Ledger::default();
+    let then = ledgers
+        .iter()
+        .rev()
+        .find(|(time_ns, _)| *time_ns <= from_ns);
+    let then = then.map_or(&none, |(_, then)| then);
+    let known: BTreeMap<&str, &LatencyGroup> = then
+        .groups
+        .iter()
+        .map(|group| (group.comm.as_str(), group))
+        .collect();
+    let groups = now.groups.iter().map(|group| LatencyGroup {
+        comm: group.comm.clone(),
+        latency: match known.get(group.comm.as_str()) {
+            Some(known) => group.latency.since(&known.latency),
+            None => group.latency.clone(),
+        },
+    });
+    let mut groups: Vec<LatencyGroup> = groups.filter(|g| g.latency.count > 0).collect();
+    groups.sort_by_key(|group| std::cmp::Reverse(group.latency.count));
+    let latency = now.latency.iter().map(|(cause, histogram)| {
+        let since = match then.latency.get(cause) {
+            Some(known) => histogram.since(known),
+            None => histogram.clone(),
+        };
+        (cause.clone(), since)
+    });
+    Some(Ledger {
+        wakeups: now.wakeups.saturating_sub(then.wakeups),
+        woken_running: now.woken_running.saturating_sub(then.woken_running),
+        clock_backwards: now.clock_backwards.saturating_sub(then.clock_backwards),
+        ended_waiting: now.ended_waiting.saturating_sub(then.ended_waiting),
+        exits: now.exits.saturating_sub(then.exits),
+        latency: latency.filter(|(_, since)| since.count > 0).collect(),
+        groups,
+        ..Ledger::default()
+    })
+}
+
 #[derive(Debug)]
 struct WindowStore {
     kept: Arc<Mutex<Kept>>,
@@ -188,6 +251,14 @@ impl Kept {
         let too_many = recording.samples.len().saturating_sub(MAX_SAMPLES);
         recording.samples.drain(..too_many);
         recording.rcu.retain(|event| event.time_ns >= from_ns);
+        // One that is older tells what came since.
+        while self
+            .ledgers
+            .get(1)
+            .is_some_and(|(time_ns, _)| *time_ns <= from_ns)
+        {
+            self.ledgers.pop_front();
+        }
         let old = recording.epochs.extract_if(.., |e| e.time_ns < from_ns);
         for epoch in old {
             newer(&mut self.before, epoch);
@@ -309,6 +380,42 @@ mod tests {
         // Looking changes nothing.
         assert_eq!(window.last(5 * SECOND, |r| r.samples.len()), Some(6));
         assert_eq!(window.last(20 * SECOND, |r| r.samples.len()), Some(21));
+    }
+
+    #[test]
+    fn the_ledger_is_of_the_last_seconds() {
+        let mut sink = WindowSink::new(&Header::default(), 20 * SECOND);
+        let window = sink.window();
+        let wake = ProbeStatus {
+            wanted: "wake".to_owned(),
+            leg: "tp_btf".to_owned(),
+            ..ProbeStatus::default()
+        };
+        let mut so_far = Ledger::default();
+        feed(&mut sink, 1..2);
+        assert_eq!(
+            window.last(SECOND, |r| r.trailer.ledger.clone()),
+            Some(None)
+        );
+        for second in 1..=100 {
+            so_far.wakeups += 2;
+            let busy = so_far.latency.entry("busy".to_owned()).or_default();
+            // Early ones were long.
+            busy.note(if second <= 50 { 1_000_000 } else { 1_000 });
+            sink.ledger(second * SECOND, so_far.clone(), std::slice::from_ref(&wake));
+            feed(&mut sink, second..second + 1);
+        }
+        let (ledger, probes) = window
+            .last(5 * SECOND, |r| {
+                (r.trailer.ledger.clone().unwrap(), r.trailer.probes.clone())
+            })
+            .unwrap();
+        assert_eq!(probes, [wake]);
+        assert_eq!(ledger.wakeups, 10);
+        let busy = &ledger.latency["busy"];
+        assert_eq!((busy.count, busy.total_ns), (5, 5_000));
+        assert!((1_000..1_100).contains(&busy.max_ns), "{}", busy.max_ns);
+        assert_eq!(lock(&sink.recorder.store.kept).ledgers.len(), 21);
     }
 
     #[test]

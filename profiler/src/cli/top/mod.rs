@@ -18,7 +18,7 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use self::view::View;
-use super::args::{MeasureArgs, TopArgs};
+use super::args::{Count, MeasureArgs, TopArgs};
 use super::measure::{Measured, measure};
 use super::repeat::Occasion;
 use crate::catalog::Catalog;
@@ -50,6 +50,9 @@ pub(super) fn top(args: &TopArgs, began: Instant) -> anyhow::Result<u8> {
         cgroup: args.cgroup.clone(),
         cpus: args.cpus.clone(),
         duration: args.duration,
+        ledger: args.ledger,
+        // What is counted is known when a run ends: a window has none of it.
+        count: Count::Off,
         ..MeasureArgs::default()
     };
     let stop = Arc::new(Stop::default());

@@ -8,9 +8,10 @@ use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
 
 use super::Key;
 use crate::model::Report;
+use crate::model::ledger::Times;
 use crate::model::report::{Estimate, OptionReport};
 use crate::recording::{Evidence, Target};
-use crate::report::{count, escape, percent};
+use crate::report::{count, escape, nanoseconds, percent};
 
 /// What is shown and what of it.
 pub(super) struct View {
@@ -65,8 +66,12 @@ impl View {
 
     /// Draws the screen.
     pub(super) fn draw(&self, frame: &mut Frame<'_>) {
+        let lines = match self.report.as_ref().map(|report| &report.wakeup_latency) {
+            Some(Some(_)) => 5,
+            _ => 4,
+        };
         let [head, options, callers, foot] = Layout::vertical([
-            Constraint::Length(4),
+            Constraint::Length(lines),
             Constraint::Fill(3),
             Constraint::Fill(2),
             Constraint::Length(1),
@@ -124,7 +129,7 @@ impl View {
             0 => "; nothing lost".to_owned(),
             lost => format!("; {} records lost", count(lost)),
         };
-        vec![
+        let mut lines = vec![
             Line::from(first),
             Line::from(format!(
                 "kernel    {}, preempt {}, HZ {hz}",
@@ -139,7 +144,11 @@ impl View {
                 count(sampling.user_samples)
             )),
             Line::from(switches + &lost),
-        ]
+        ];
+        if let Some(latency) = &report.wakeup_latency {
+            lines.push(Line::from(waits(&latency.times, report.run.wall_s)));
+        }
+        lines
     }
 
     fn options(&self, frame: &mut Frame<'_>, area: Rect, report: &Report) {
@@ -210,6 +219,21 @@ impl View {
     }
 }
 
+/// How long woken tasks waited for a CPU, one line.
+fn waits(times: &Times, wall_s: f64) -> String {
+    let rate = (times.count as f64 / wall_s).round() as u64;
+    let (Some(half), Some(most), Some(longest)) = (times.p50_ns, times.p99_ns, times.max_ns) else {
+        return "wake-ups  none".to_owned();
+    };
+    format!(
+        "wake-ups  {}/s waited: half {}, 99 % {}, longest {}",
+        count(rate),
+        nanoseconds(half),
+        nanoseconds(most),
+        nanoseconds(longest)
+    )
+}
+
 fn keys() -> Line<'static> {
     let key = |name: &'static str| Span::styled(name, Style::new().bold());
     Line::from(vec![
@@ -244,6 +268,7 @@ mod tests {
 
     use super::*;
     use crate::catalog::{OptionState, State};
+    use crate::model::ledger::WakeupLatency;
     use crate::model::report::{CallerShare, Kernel, Run, SCHEMA, SamplingReport, Switches};
 
     fn option(name: &str, value: f64, caller: &str) -> OptionReport {
@@ -331,6 +356,21 @@ mod tests {
             assert!(first.contains(text), "no {text}:\n{first}");
         }
         assert!(!first.contains("PSI"));
+        assert!(!first.contains("wake-ups"));
+        let times = Times {
+            count: 123_450,
+            p50_ns: Some(4_200),
+            p99_ns: Some(1_300_000),
+            max_ns: Some(12_000_000),
+            ..Times::default()
+        };
+        view.report.as_mut().unwrap().wakeup_latency = Some(WakeupLatency {
+            times,
+            ..WakeupLatency::default()
+        });
+        let line = "wake-ups  12,345/s waited: half 4.20 us, 99 % 1.30 ms, longest 12.0 ms";
+        let with_waits = screen(&view, 80, 24);
+        assert!(with_waits.contains(line), "{with_waits}");
         view.press(Key::Down, 60);
         view.press(Key::Pause, 60);
         let second = screen(&view, 80, 24);

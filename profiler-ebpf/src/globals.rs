@@ -60,9 +60,23 @@ globals! {
     /// Offsets in the sched_process_free tracepoint's record.
     FREE_PID: u32 = UNKNOWN;
     FREE_COMM: u32 = UNKNOWN;
-    /// The text of rcu_barrier, when the off-CPU leg watches it; else 0.
-    RCU_START: u64 = 0;
-    RCU_END: u64 = 0;
+    /// Not 0 when the off-CPU leg watches blocking RCU calls.
+    RCU_OFF_CPU: u8 = 0;
+    /// The text of each of `RCU_WAITS` that it watches; of the others 0.
+    RCU0_START: u64 = 0;
+    RCU0_END: u64 = 0;
+    RCU1_START: u64 = 0;
+    RCU1_END: u64 = 0;
+    RCU2_START: u64 = 0;
+    RCU2_END: u64 = 0;
+    RCU3_START: u64 = 0;
+    RCU3_END: u64 = 0;
+    RCU4_START: u64 = 0;
+    RCU4_END: u64 = 0;
+    RCU5_START: u64 = 0;
+    RCU5_END: u64 = 0;
+    RCU6_START: u64 = 0;
+    RCU6_END: u64 = 0;
     /// Not 0 when the ledger is wanted: latencies, causes of switches, timers.
     WANT_LEDGER: u8 = 0;
     /// Not 0 under the lazy preemption model.

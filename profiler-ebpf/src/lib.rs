@@ -91,6 +91,22 @@ pub const RCU_FUNCTIONS: [&str; 5] = [
     "synchronize_srcu_expedited",
 ];
 
+/// Functions that stand on the stack of a task that blocks in one of
+/// [`RCU_FUNCTIONS`], by its index there: for the off-CPU leg. Some are left by a
+/// jump to what waits for them and are not on the stack themselves
+/// (kernel/rcu/tree.c, kernel/rcu/srcutree.c); others the compiler has split. What
+/// synchronize_srcu_expedited waits in is the same as for synchronize_srcu, and is
+/// told as that.
+pub const RCU_WAITS: [(&str, usize); 7] = [
+    ("rcu_barrier", 0),
+    ("synchronize_rcu", 1),
+    ("synchronize_rcu_normal", 1),
+    ("synchronize_rcu_normal.part.0", 1),
+    ("synchronize_rcu_expedited", 2),
+    ("__synchronize_srcu", 3),
+    ("__synchronize_srcu.part.0", 3),
+];
+
 /// Bits of [`CpuState::watched`].
 pub mod watch {
     /// The sampler runs.

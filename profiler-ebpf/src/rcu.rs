@@ -6,7 +6,9 @@ use aya_ebpf::{
     macros::map,
     maps::{Array, HashMap, PerCpuArray},
 };
-use profiler_ebpf::{CpuState, RCU_FRAMES, RcuRecord, flags, kind, loss, watch};
+use profiler_ebpf::{
+    CpuState, RCU_FRAMES, RCU_FUNCTIONS, RCU_WAITS, RcuRecord, flags, kind, loss, watch,
+};
 use zerocopy::IntoBytes as _;
 
 use crate::{cpu, globals, switch::Next, task};
@@ -32,15 +34,18 @@ static SWITCH_STACK: PerCpuArray<[u64; RCU_FRAMES]> = PerCpuArray::with_max_entr
 
 const TASK_UNINTERRUPTIBLE: u64 = 0x2;
 const TASK_NOLOAD: u64 = 0x400;
-/// rcu_barrier waits a few frames below the switch: schedule, schedule_timeout,
+/// They wait a few frames below the switch: schedule, schedule_timeout,
 /// wait_for_completion or mutex_lock.
 const FRAMES_SEARCHED: usize = 16;
+/// In place of a function in the key of a block: a task is in one at a time.
+const BLOCKED: u32 = RCU_FUNCTIONS.len() as u32;
 
 /// A call begins. One that began before the run is not the run's.
 #[inline(always)]
 pub(crate) fn on_enter(ctx: *mut c_void, function: u32) {
     if let Some(state) = cpu::watched_state(watch::SWITCHES) {
-        begin(ctx, state, bpf_get_current_pid_tgid(), 0, function);
+        let pid_tgid = bpf_get_current_pid_tgid();
+        begin(ctx, state, pid_tgid, (0, function), function);
     }
 }
 
@@ -58,22 +63,23 @@ pub(crate) fn on_exit(function: u32) {
     }
 }
 
-/// Notes that the current task is in a function; false when it cannot be.
+/// Notes that the current task is in a function, and under which key; false when it
+/// cannot be.
 #[inline(always)]
 fn begin(
     ctx: *mut c_void,
     state: &mut CpuState,
     pid_tgid: u64,
-    off_cpu: u32,
-    function: u32,
+    (off_cpu, function): (u32, u32),
+    kept_as: u32,
 ) -> bool {
     let pid = pid_tgid as u32;
     let Some(empty) = RCU_EMPTY.get(0) else {
         return false;
     };
     // A leftover of the same thread id is overwritten.
-    let _ = RCU_CALLS.insert(key(pid, function), empty, 0);
-    let Some(call) = RCU_CALLS.get_ptr_mut(key(pid, function)) else {
+    let _ = RCU_CALLS.insert(key(pid, kept_as), empty, 0);
+    let Some(call) = RCU_CALLS.get_ptr_mut(key(pid, kept_as)) else {
         cpu::lost(state, loss::RCU_MAP_FULL);
         return false;
     };
@@ -105,21 +111,21 @@ fn stack(ctx: *mut c_void, frames: &mut [u64; RCU_FRAMES]) -> u32 {
 
 /// Sends the record of what `pid` began; false when it began nothing.
 #[inline(always)]
-fn finish(state: &mut CpuState, pid: u32, function: u32) -> bool {
-    let Some(call) = RCU_CALLS.get_ptr_mut(key(pid, function)) else {
+fn finish(state: &mut CpuState, pid: u32, kept_as: u32) -> bool {
+    let Some(call) = RCU_CALLS.get_ptr_mut(key(pid, kept_as)) else {
         return false;
     };
     // SAFETY: as in `begin`.
     let call = unsafe { &mut *call };
     call.header = cpu::header(kind::RCU, cpu::now());
     cpu::send(state, call.as_bytes());
-    let _ = RCU_CALLS.remove(key(pid, function));
+    let _ = RCU_CALLS.remove(key(pid, kept_as));
     log!("rcu_barrier: task {} has waited", pid);
     true
 }
 
-/// The off-CPU leg, for kernels where rcu_barrier itself cannot be probed: a
-/// task that blocks uninterruptibly with rcu_barrier on its stack, until it runs
+/// The off-CPU leg, for kernels where the functions themselves cannot be probed: a
+/// task that blocks uninterruptibly with one of them on its stack, until it runs
 /// again. Other blocks cost a comparison.
 #[inline(always)]
 pub(crate) fn on_switch(
@@ -136,7 +142,7 @@ pub(crate) fn on_switch(
     let blocked = unsafe { &mut *blocked };
     if *blocked != 0
         && let Some(next) = next.pid()
-        && finish(state, next, 0)
+        && finish(state, next, BLOCKED)
     {
         cpu::add(blocked, u64::MAX);
     }
@@ -144,24 +150,52 @@ pub(crate) fn on_switch(
     if task_state & (TASK_UNINTERRUPTIBLE | TASK_NOLOAD) != TASK_UNINTERRUPTIBLE {
         return;
     }
-    if in_rcu_barrier(ctx) && begin(ctx, state, pid_tgid, flags::OFF_CPU, 0) {
+    if let Some(function) = waits_in(ctx)
+        && begin(ctx, state, pid_tgid, (flags::OFF_CPU, function), BLOCKED)
+    {
         cpu::add(blocked, 1);
     }
 }
 
-/// Whether rcu_barrier is on the current kernel stack.
+/// The innermost of the watched functions on the current kernel stack.
 #[inline(always)]
-fn in_rcu_barrier(ctx: *mut c_void) -> bool {
-    let Some(frames) = SWITCH_STACK.get_ptr_mut(0) else {
-        return false;
-    };
+fn waits_in(ctx: *mut c_void) -> Option<u32> {
+    let frames = SWITCH_STACK.get_ptr_mut(0)?;
     // SAFETY: the map's value for this CPU, used at switches only.
     let frames = unsafe { &mut *frames };
     let depth = stack(ctx, frames) / 8;
-    let (from, to) = (globals::RCU_START.load(), globals::RCU_END.load());
-    let mut found = false;
     for (index, frame) in frames[..FRAMES_SEARCHED].iter().enumerate() {
-        found |= (index as u32) < depth && *frame >= from && *frame < to;
+        if index as u32 >= depth {
+            return None;
+        }
+        let found = function_of(*frame);
+        if found != 0 {
+            return Some(found as u32 - 1);
+        }
+    }
+    None
+}
+
+/// The function an address is in, counted from 1; 0 when it is in none of them.
+/// Without branches, of which the verifier would follow each.
+#[inline(always)]
+fn function_of(address: u64) -> u64 {
+    let texts = [
+        (globals::RCU0_START.load(), globals::RCU0_END.load()),
+        (globals::RCU1_START.load(), globals::RCU1_END.load()),
+        (globals::RCU2_START.load(), globals::RCU2_END.load()),
+        (globals::RCU3_START.load(), globals::RCU3_END.load()),
+        (globals::RCU4_START.load(), globals::RCU4_END.load()),
+        (globals::RCU5_START.load(), globals::RCU5_END.load()),
+        (globals::RCU6_START.load(), globals::RCU6_END.load()),
+    ];
+    let mut found = 0;
+    for ((start, end), (_, function)) in texts.into_iter().zip(RCU_WAITS) {
+        // Not before the start and before the end: signs of differences between
+        // addresses of the kernel's text. The text of what is not watched ends at 0,
+        // which is after no address.
+        let inside = (!address.wrapping_sub(start) & address.wrapping_sub(end)) >> 63;
+        found |= inside * (function as u64 + 1);
     }
     found
 }

@@ -192,7 +192,7 @@ pub(crate) fn on_switch(ctx: *mut c_void, args: &Args) {
             next: &args.next,
         });
     }
-    if globals::RCU_START.load() != 0 {
+    if globals::RCU_OFF_CPU.load() != 0 {
         let blocked_as = if args.voluntary { args.state } else { 0 };
         rcu::on_switch(ctx, state, pid_tgid, blocked_as, &args.next);
     }

@@ -34,7 +34,7 @@ pub(super) fn attach(
             scope,
             offsets: around.offsets.clone(),
             idle_text: idle_text(&host.facts.symbols),
-            rcu_text: None,
+            rcu_texts: Default::default(),
             has_cgroups: Path::new("/proc/self/cgroup").exists(),
             user_stacks: args.user_stacks,
             max_stack: host.max_stack(),

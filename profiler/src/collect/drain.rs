@@ -3,8 +3,8 @@
 use aya::maps::{MapData, RingBuf};
 use bytes::Bytes;
 use profiler_ebpf::{
-    Counters, EpochRecord, RCU_FUNCTIONS, RcuRecord, RecordHeader, SampleRecord, TaskRecord, flags,
-    kind, loss,
+    Counters, EpochRecord, RCU_FUNCTIONS, RCU_WAITS, RcuRecord, RecordHeader, SampleRecord,
+    TaskRecord, flags, kind, loss,
 };
 use zerocopy::FromBytes as _;
 
@@ -38,7 +38,7 @@ pub(super) struct Drain<'a> {
     /// The same of user stacks, whose addresses mean something in one process.
     user_stacks: FastMap<(u32, Bytes), StackId>,
     users: UserSymbols,
-    /// rcu_barrier calls.
+    /// Blocking RCU calls.
     rcu: RcuCalls,
     /// Switches by task.
     pub(super) tasks: Tasks,
@@ -93,7 +93,7 @@ impl<'a> Drain<'a> {
         let known = match RecordHeader::ref_from_prefix(bytes).map(|(header, _)| header.kind) {
             Ok(kind::SAMPLE) => self.sample(bytes, sink),
             Ok(kind::EPOCH) => self.epoch(bytes, sink),
-            Ok(kind::RCU) => self.rcu_barrier(bytes, sink),
+            Ok(kind::RCU) => self.rcu_call(bytes, sink),
             Ok(kind::TASK) => self.task(bytes),
             _ => None,
         };
@@ -163,18 +163,22 @@ impl<'a> Drain<'a> {
         Some(())
     }
 
-    fn rcu_barrier(&mut self, bytes: &[u8], sink: &mut dyn Sink) -> Option<()> {
+    fn rcu_call(&mut self, bytes: &[u8], sink: &mut dyn Sink) -> Option<()> {
         let (record, _) = RcuRecord::read_from_prefix(bytes).ok()?;
         let depth = record.stack_bytes as usize / 8;
         let frames = record.frames.get(..depth)?;
-        let function = RCU_FUNCTIONS.get((record.flags >> flags::FUNCTION_SHIFT) as usize)?;
-        let (of_call, rcu_barrier) = self.call_frames(frames, function);
+        let index = (record.flags >> flags::FUNCTION_SHIFT) as usize;
+        let (of_call, function) = if record.flags & flags::OFF_CPU == 0 {
+            self.call_frames(frames, RCU_FUNCTIONS.get(index)?)
+        } else {
+            self.block_frames(frames, index)
+        };
         let in_mutex = frames[..of_call].iter().any(|&address| {
             self.kallsyms
                 .lookup(address)
                 .is_some_and(|symbol| symbol.base_name().contains("mutex_lock"))
         });
-        let stack: Vec<u8> = rcu_barrier
+        let stack: Vec<u8> = function
             .iter()
             .chain(&frames[of_call..])
             .flat_map(|address| address.to_ne_bytes())
@@ -193,7 +197,7 @@ impl<'a> Drain<'a> {
         if record.flags & flags::OFF_CPU == 0 {
             sink.rcu(&call.event());
         } else {
-            self.rcu.block(call, in_mutex, sink);
+            self.rcu.block(call, (index, in_mutex), sink);
         }
         Some(())
     }
@@ -218,6 +222,28 @@ impl<'a> Drain<'a> {
             .iter()
             .position(|address| symbol_of(address).is_some_and(|it| it.module != "bpf"));
         (caller.unwrap_or(0), self.kallsyms.address(function))
+    }
+
+    /// The same of a block. Where what waits for the function stands on the stack
+    /// in its place, its address is given.
+    fn block_frames(&self, frames: &[u64], index: usize) -> (usize, Option<u64>) {
+        let Some(&function) = RCU_FUNCTIONS.get(index) else {
+            return (0, None);
+        };
+        let waits = |name: &str| RCU_WAITS.contains(&(name, index));
+        let found = frames.iter().enumerate().find_map(|(position, &address)| {
+            let symbol = self.kallsyms.lookup(address)?;
+            waits(symbol.base_name()).then_some((position, symbol.base_name() == function))
+        });
+        match found {
+            Some((position, true)) => (position, None),
+            // The function itself may come next.
+            Some((position, false)) => match self.call_frames(&frames[position..], function) {
+                (next @ 1.., None) => (position + next, None),
+                _ => (position + 1, self.kallsyms.address(function)),
+            },
+            None => self.call_frames(frames, function),
+        }
     }
 
     fn comm(&mut self, comm: &[u8; 16], sink: &mut dyn Sink) -> u32 {

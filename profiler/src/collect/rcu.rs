@@ -1,4 +1,4 @@
-//! rcu_barrier calls of the off-CPU leg, which sees the blocks of a call rather
+//! Blocking RCU calls of the off-CPU leg, which sees the blocks of a call rather
 //! than the call.
 
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ pub(super) struct Block {
     pub(super) tgid: u32,
     /// Task name.
     pub(super) comm: u32,
-    /// Stack from rcu_barrier outwards.
+    /// Stack from the function outwards.
     pub(super) kernel_stack: StackId,
     /// Whether the task belongs to the target.
     pub(super) target: bool,
@@ -42,26 +42,33 @@ impl Block {
     }
 }
 
-/// Puts the blocks of one call together. A call takes `rcu_state.barrier_mutex`,
-/// then waits once for the callbacks (`rcu_barrier`, kernel/rcu/tree.c): so a
-/// block for the mutex belongs to the next block for the callbacks of the same
+/// Puts the blocks of one call together. A call takes a mutex, then waits once for
+/// the callbacks or the grace period (`rcu_barrier`, kernel/rcu/tree.c;
+/// `synchronize_rcu_expedited`, kernel/rcu/tree_exp.h; others take none): so a
+/// block for the mutex belongs to the next other block of the same function and
 /// thread, unless another wait for the mutex comes first (the first call found
 /// that a later one had done its work).
 #[derive(Debug, Default)]
 pub(super) struct RcuCalls {
-    in_mutex: HashMap<u32, Block>,
+    in_mutex: HashMap<(u32, usize), Block>,
 }
 
 impl RcuCalls {
-    /// Takes a block.
-    pub(super) fn block(&mut self, block: Block, in_mutex: bool, sink: &mut dyn Sink) {
-        let earlier = self.in_mutex.remove(&block.pid);
+    /// Takes a block, of a function by its index, and whether it waits for a mutex.
+    pub(super) fn block(
+        &mut self,
+        block: Block,
+        (function, in_mutex): (usize, bool),
+        sink: &mut dyn Sink,
+    ) {
+        let key = (block.pid, function);
+        let earlier = self.in_mutex.remove(&key);
         if in_mutex {
             if let Some(earlier) = earlier {
                 sink.rcu(&earlier.event());
             }
             if self.in_mutex.len() < PENDING {
-                self.in_mutex.insert(block.pid, block);
+                self.in_mutex.insert(key, block);
             } else {
                 sink.rcu(&block.event());
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::report::Report;
+use super::report::{Report, TaskSwitches};
 use super::timers;
 use crate::kernel::causes;
 use crate::recording::{Evidence, Histogram, Latency, Ledger, Recording, Target};
@@ -187,6 +187,8 @@ pub struct LedgerRow {
 const RELATIVE_ERROR: f64 = 0.032;
 /// Pairs and groups kept in a report.
 const KEPT: usize = 50;
+/// Tasks kept in a report.
+const TASKS_KEPT: usize = 200;
 
 /// Adds the ledger to a report, where the recording has one.
 pub(super) fn add(report: &mut Report, recording: &Recording) {
@@ -222,6 +224,15 @@ pub(super) fn add(report: &mut Report, recording: &Recording) {
             });
         }
         switches.preemptions_by = preemptions_by(ledger);
+        switches.by_task = (recording.trailer.task_switches.iter())
+            .take(TASKS_KEPT)
+            .map(|task| TaskSwitches {
+                pid: task.pid,
+                comm: task.comm.clone(),
+                voluntary: task.counts.voluntary,
+                preempted: task.counts.preempted,
+            })
+            .collect();
         switches.kernel_threads = kernel_threads(ledger);
         switches.handoff = Some(handoff(&ledger.handoffs, own_ns));
     }

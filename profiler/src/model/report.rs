@@ -322,9 +322,25 @@ pub struct Switches {
     /// Kernel threads that did, by the time lost.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernel_threads: Vec<KernelThread>,
+    /// By task, most switches first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_task: Vec<TaskSwitches>,
     /// One hand-off between two tasks on one CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handoff: Option<Handoff>,
+}
+
+/// Context switches away from one task, while it was watched.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskSwitches {
+    /// Thread id in the initial PID namespace.
+    pub pid: u32,
+    /// The task's last name.
+    pub comm: String,
+    /// It blocked or ended: `voluntary_ctxt_switches` of `/proc/PID/status`.
+    pub voluntary: u64,
+    /// It could have gone on: `nonvoluntary_ctxt_switches`.
+    pub preempted: u64,
 }
 
 /// One kind of blocking RCU call.

@@ -7,7 +7,7 @@ use profiler_ebpf::ledger::{
     Histogram, LEDGER_FRAMES, LatencyRecord, LedgerCpu, PreemptionCounts, PreemptionKey,
     TimerCounts, TimerKey,
 };
-use profiler_ebpf::{COMM_LEN, RCU_FUNCTIONS, UNKNOWN};
+use profiler_ebpf::{COMM_LEN, UNKNOWN};
 
 use super::ProbeStatus;
 use super::legs::{self, Leg, SchedEvent, Surroundings};
@@ -267,9 +267,6 @@ pub(super) fn attach(
             ("tick", "hrtimer_expire_entry"),
         ],
     ));
-    for index in 1..RCU_FUNCTIONS.len() {
-        rows.push(legs::attach_rcu(ebpf, around, refusals, index));
-    }
     rows
 }
 

@@ -13,6 +13,7 @@ mod object;
 mod offsets;
 pub mod perf;
 mod privileges;
+mod rcu;
 mod refusal;
 mod session;
 mod status;

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use aya::maps::{Array, HashMap, MapData, PerCpuArray, RingBuf};
 use aya::{Ebpf, EbpfLoader, Pod};
-use profiler_ebpf::{CpuState, PEEK_BYTES, TaskEntry, TaskSlot, UNKNOWN, target};
+use profiler_ebpf::{CpuState, PEEK_BYTES, RCU_WAITS, TaskEntry, TaskSlot, UNKNOWN, target};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::ledger::{LedgerGlobals, LedgerMaps, LedgerSettings};
@@ -13,6 +13,17 @@ use super::target::Scope;
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/preemptprof.bpf.o"));
 static OBJECT_WITH_LOG: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/preemptprof-log.bpf.o"));
+
+/// The globals that hold the text of each of `RCU_WAITS`.
+const RCU_TEXT_GLOBALS: [(&str, &str); RCU_WAITS.len()] = [
+    ("RCU0_START", "RCU0_END"),
+    ("RCU1_START", "RCU1_END"),
+    ("RCU2_START", "RCU2_END"),
+    ("RCU3_START", "RCU3_END"),
+    ("RCU4_START", "RCU4_END"),
+    ("RCU5_START", "RCU5_END"),
+    ("RCU6_START", "RCU6_END"),
+];
 
 /// A type of the ABI as a map value.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,8 +43,8 @@ pub struct Settings {
     pub offsets: Offsets,
     /// Text of the idle instructions.
     pub idle_text: Option<(u64, u64)>,
-    /// Text of rcu_barrier, when the off-CPU leg is to watch it.
-    pub rcu_text: Option<(u64, u64)>,
+    /// Text of each of `RCU_WAITS` that the off-CPU leg is to watch.
+    pub rcu_texts: [Option<(u64, u64)>; RCU_WAITS.len()],
     /// Whether the kernel has cgroups.
     pub has_cgroups: bool,
     /// Whether user stacks are wanted.
@@ -59,7 +70,7 @@ impl Settings {
             scope: Scope::machine(),
             offsets: Offsets::default(),
             idle_text: None,
-            rcu_text: None,
+            rcu_texts: Default::default(),
             has_cgroups: false,
             user_stacks: false,
             max_stack: 1,
@@ -109,11 +120,15 @@ pub(super) fn open(settings: &Settings) -> anyhow::Result<Ebpf> {
         ledger: _,
     } = &settings.offsets;
     let or_unknown = |offset: &Option<u32>| offset.unwrap_or(UNKNOWN);
-    let small: [(&str, u8); 4] = [
+    let small: [(&str, u8); 5] = [
         ("TARGET_MODE", mode),
         ("HAS_CGROUPS", settings.has_cgroups.into()),
         ("ADOPT", pid_namespace.is_some().into()),
         ("USER_STACKS", settings.user_stacks.into()),
+        (
+            "RCU_OFF_CPU",
+            settings.rcu_texts.iter().any(Option::is_some).into(),
+        ),
     ];
     let medium: [(&str, u32); 11] = [
         ("CGROUP_LEVEL", cgroup_level),
@@ -130,8 +145,7 @@ pub(super) fn open(settings: &Settings) -> anyhow::Result<Ebpf> {
     ];
     let (pidns_dev, pidns_ino) = pid_namespace.unwrap_or_default();
     let (idle_start, idle_end) = settings.idle_text.unwrap_or_default();
-    let (rcu_start, rcu_end) = settings.rcu_text.unwrap_or_default();
-    let large: [(&str, u64); 9] = [
+    let large: [(&str, u64); 7] = [
         ("CGROUP_ID", cgroup_id),
         ("PIDNS_DEV", pidns_dev),
         ("PIDNS_INO", pidns_ino),
@@ -139,8 +153,6 @@ pub(super) fn open(settings: &Settings) -> anyhow::Result<Ebpf> {
         ("WAKEUP_BYTES", u64::from(settings.ring_bytes) / 2),
         ("IDLE_START", idle_start),
         ("IDLE_END", idle_end),
-        ("RCU_START", rcu_start),
-        ("RCU_END", rcu_end),
     ];
 
     let ledger = LedgerGlobals::from(settings.ledger.as_ref());
@@ -154,6 +166,11 @@ pub(super) fn open(settings: &Settings) -> anyhow::Result<Ebpf> {
     }
     for (name, value) in &large {
         loader.override_global(name, value, true);
+    }
+    let texts = settings.rcu_texts.map(Option::unwrap_or_default);
+    for ((start_name, end_name), (start, end)) in RCU_TEXT_GLOBALS.iter().zip(&texts) {
+        loader.override_global(start_name, start, true);
+        loader.override_global(end_name, end, true);
     }
     loader.map_max_entries("EVENTS", settings.ring_bytes);
     loader.map_max_entries("TASKS", settings.max_tasks);

@@ -16,10 +16,9 @@ use super::legs::{self, Surroundings};
 use super::logs::Logs;
 use super::mapped::Mapped;
 use super::object::{self, Maps, Plain, Settings};
-use super::offsets::Offsets;
 use super::perf::{self, Event, Opener, Sampler};
 use super::target::Family;
-use super::{ProbeStatus, ProgramInfo, checks, privileges};
+use super::{ProbeStatus, ProgramInfo, checks, privileges, rcu};
 use crate::error::hinted;
 use crate::kernel::{Kallsyms, Section};
 
@@ -77,14 +76,13 @@ impl Session {
         let mut ebpf = object::open(&settings).map_err(privileges::explain)?;
 
         let mut refusals = Vec::new();
-        let mut rcu = legs::attach_rcu(&mut ebpf, &around, &mut refusals, 0);
-        if rcu.leg == "none"
-            && let Some(text) = kallsyms.range("rcu_barrier")
-        {
+        let mut rcu = rcu::attach(&mut ebpf, &around, &settings, &mut refusals);
+        settings.rcu_texts = rcu::texts(&rcu, kallsyms);
+        if settings.rcu_texts.iter().any(Option::is_some) {
             // The programs' globals are frozen, so they are loaded anew.
-            settings.rcu_text = Some((text.start, text.end));
             drop(ebpf);
             ebpf = object::open(&settings).map_err(privileges::explain)?;
+            rcu::attach_again(&mut rcu, &mut ebpf, &around);
         }
         // Before the switch program's price is measured, which is what it adds.
         let ledger = match &settings.ledger {
@@ -93,9 +91,7 @@ impl Session {
         };
         before_switch();
         let switch = legs::attach_switch(&mut ebpf, &around, &mut refusals);
-        if rcu.leg == "none" {
-            off_cpu_leg(&mut rcu, &settings, &switch, around.offsets);
-        }
+        rcu::off_cpu_legs(&mut rcu, &settings, &switch, around.offsets);
 
         let mut status = Vec::new();
         if object::needs_forks(settings.scope.mode) {
@@ -104,6 +100,7 @@ impl Session {
         }
 
         status.extend(ledger);
+        status.extend(rcu.split_off(1));
         status.extend(checks::rows(kallsyms));
 
         let maps = Maps::take(&mut ebpf, settings.ledger.is_some())?;
@@ -127,7 +124,7 @@ impl Session {
             why_not_better: why.unwrap_or_default(),
             ..ProbeStatus::default()
         };
-        status.splice(0..0, [sample, switch, rcu]);
+        status.splice(0..0, [sample, switch].into_iter().chain(rcu));
 
         Ok(Self {
             samplers,
@@ -484,34 +481,6 @@ fn load_sampler(ebpf: &mut Ebpf) -> anyhow::Result<&aya::programs::ProgramFd> {
         privileges::explain(anyhow::Error::new(error).context("loading the sampler"))
     })?;
     Ok(program.fd()?)
-}
-
-/// Fills in the row of rcu_barrier when it cannot be attached to.
-fn off_cpu_leg(
-    rcu: &mut ProbeStatus,
-    settings: &Settings,
-    switch: &ProbeStatus,
-    offsets: &Offsets,
-) {
-    let next_pid = match switch.leg.as_str() {
-        "tp_btf" | "raw_tp" => offsets.task_pid,
-        "tracepoint" => offsets.switch_next_pid,
-        _ => None,
-    };
-    let why = if settings.rcu_text.is_none() {
-        "off-cpu: the address of rcu_barrier is not known"
-    } else if switch.leg == "none" {
-        "off-cpu: switches cannot be watched"
-    } else if next_pid.is_none() {
-        "off-cpu: the task that is switched to cannot be told"
-    } else {
-        rcu.leg = "off-cpu".to_owned();
-        return;
-    };
-    if !rcu.why_not_better.is_empty() {
-        rcu.why_not_better.push_str("; ");
-    }
-    rcu.why_not_better.push_str(why);
 }
 
 fn no_sampler(cpu: u32, error: io::Error) -> anyhow::Error {

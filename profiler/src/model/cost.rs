@@ -88,7 +88,8 @@ impl<'a> Costs<'a> {
         // would have been done sooner.
         let overhead = &recording.trailer.overhead;
         let hits_ns = counting.hits as f64 * counting.hit_price.value;
-        let probes_ns = (overhead.bpf_ns + overhead.probe_ns) as f64 - hits_ns;
+        let entering_ns = overhead.probe_ns as f64 - hits_ns;
+        let probes_ns = probes_ns(overhead.bpf_ns as f64, entering_ns);
         let not_idle_ns = cpu_ns * kept as f64 / all as f64;
         (cpu_ns > 0.0 && all > 0 && target_samples > 0).then(|| Self {
             counting,
@@ -256,6 +257,13 @@ impl<'a> Costs<'a> {
     }
 }
 
+/// What probes take: their programs, and entering them. The price of the latter is
+/// timed in a few milliseconds and now and then far too high; it is less than what
+/// the programs take.
+fn probes_ns(programs_ns: f64, entering_ns: f64) -> f64 {
+    programs_ns + entering_ns.clamp(0.0, programs_ns)
+}
+
 /// The part of some time that is left without what probes took of it. They never
 /// take half: then the price is wrong.
 fn left_by(probes_ns: f64, not_idle_ns: f64) -> f64 {
@@ -393,6 +401,9 @@ mod tests {
 
     #[test]
     fn what_probes_take_is_not_the_workloads() {
+        assert_eq!(probes_ns(30.0, 20.0), 50.0);
+        assert_eq!(probes_ns(30.0, 200.0), 60.0);
+        assert_eq!(probes_ns(30.0, -1.0), 30.0);
         assert_eq!(left_by(50.0, 1_000.0), 0.95);
         assert_eq!(left_by(-3.0, 1_000.0), 1.0);
         assert_eq!(left_by(900.0, 1_000.0), 0.5);

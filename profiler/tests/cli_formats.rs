@@ -115,6 +115,29 @@ fn formats_are_named_or_asked_for() {
 }
 
 #[test]
+fn what_makes_no_sense_is_said_before_anything_is_written() {
+    let (dir, recording) = folder();
+    let out = dir.path().join("a.folded");
+    let refused = |arguments: &[&str], what: &str| {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let said = stderr(&output);
+        assert!(said.contains(what) && said.contains("\nhint: "), "{said}");
+    };
+    let file = text(&recording);
+    let twice = ["export", file, "-o", text(&out), "-o", text(&out)];
+    refused(&twice, "is given twice");
+    let page = dir.path().join("a.html");
+    let by = ["export", file, "--by", "rcu", "-o", text(&page)];
+    refused(&by, "--by rcu would change nothing");
+    refused(
+        &["import", "folded", "no-such-file", "-o", text(&out)],
+        "cannot read no-such-file",
+    );
+    assert!(!out.exists() && !page.exists());
+}
+
+#[test]
 fn the_page_is_written_instead_of_the_text() {
     let (dir, recording) = folder();
     let page = dir.path().join("page.html");

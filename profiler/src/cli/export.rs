@@ -40,6 +40,12 @@ const ENDINGS: [(&str, ExportFormat); 17] = [
 /// Writes a recording in other formats.
 pub(super) fn export(args: &ExportArgs) -> anyhow::Result<u8> {
     let outputs = outputs(args)?;
+    if args.by == Weight::Rcu && !outputs.iter().any(|output| output.has_weights()) {
+        return Err(hinted(
+            "--by rcu would change nothing",
+            ["folded, svg, pprof and speedscope have weights that can be time blocked"],
+        ));
+    }
     for path in outputs.iter().filter_map(|output| output.path) {
         output::check(path, args.force)?;
     }
@@ -148,6 +154,19 @@ struct Output<'a> {
     gzip: bool,
 }
 
+impl Output<'_> {
+    /// Whether `--by` says what its weights are.
+    fn has_weights(&self) -> bool {
+        matches!(
+            self.format,
+            ExportFormat::Folded
+                | ExportFormat::Svg
+                | ExportFormat::Pprof
+                | ExportFormat::Speedscope
+        )
+    }
+}
+
 fn outputs(args: &ExportArgs) -> anyhow::Result<Vec<Output<'_>>> {
     let served = args.listen.as_ref().map(|_| ExportFormat::Openmetrics);
     if served.is_some() && args.format.is_some_and(|format| Some(format) != served) {
@@ -185,6 +204,14 @@ fn outputs(args: &ExportArgs) -> anyhow::Result<Vec<Output<'_>>> {
             .ok_or_else(|| which(Some(path.as_path())))?;
         anyhow::Ok((format, plain.is_some() && format != ExportFormat::Pprof))
     };
+    for (at, path) in args.output.iter().enumerate() {
+        if args.output[..at].contains(path) {
+            return Err(hinted(
+                format!("-o {} is given twice", path.display()),
+                ["each output is a file of its own"],
+            ));
+        }
+    }
     args.output
         .iter()
         .map(|path| {

@@ -68,7 +68,12 @@ pub(super) fn import(args: &ImportArgs) -> anyhow::Result<u8> {
 }
 
 fn open(path: &Path) -> anyhow::Result<BufReader<File>> {
-    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let file = File::open(path).map_err(|error| {
+        hinted(
+            format!("cannot read {}: {error}", path.display()),
+            ["check the path and its permissions; - is stdin"],
+        )
+    })?;
     Ok(BufReader::with_capacity(1 << 18, file))
 }
 

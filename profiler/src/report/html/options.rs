@@ -108,7 +108,7 @@ fn sampled(html: &mut Html, share: &Estimate, index: usize, widest: f64) {
     let at = |value: f64| (value / widest * 100.0).clamp(0.0, 100.0);
     let _ = write!(
         html.0,
-        "<td data-label=\"95 %\"><span class=\"bar\" title=\"{interval} %\">\
+        "<td data-label=\"95 %\" class=\"interval\"><span class=\"bar\" title=\"{interval} %\">\
          <span class=\"c{}\" style=\"width:{:.2}%\"></span>\
          <i style=\"left:{:.2}%;width:{:.2}%\"></i></span> <small>{interval} %</small></td>",
         index % COLORS,
@@ -138,6 +138,9 @@ fn calls(html: &mut Html, option: &OptionReport) {
 
 /// A cell with a number and its interval below it.
 fn estimate(html: &mut Html, label: &str, value: &str, bounds: &str) {
+    if value.is_empty() {
+        return html.raw("<td class=\"none\"></td>");
+    }
     let _ = write!(html.0, "<td data-label=\"{label}\" class=\"num\"><span>");
     html.text(value);
     if !bounds.is_empty() {
@@ -185,6 +188,9 @@ fn details(html: &mut Html, option: &OptionReport) {
 }
 
 fn functions(html: &mut Html, option: &OptionReport) {
+    if option.functions.is_empty() {
+        return;
+    }
     let counted = option.functions.iter().any(|f| f.calls.is_some());
     html.raw("<table><thead><tr><th>Function");
     if counted {
@@ -206,6 +212,9 @@ fn functions(html: &mut Html, option: &OptionReport) {
 }
 
 fn callers(html: &mut Html, option: &OptionReport) {
+    if option.callers.is_empty() {
+        return;
+    }
     let counted = option.callers.iter().any(|c| c.calls.is_some());
     html.raw("<table><thead><tr><th>Called from");
     if counted {

@@ -50,7 +50,9 @@ fn lost(report: &Report) -> String {
 }
 
 fn reasons(html: &mut Html, report: &Report) {
-    html.raw("<table><thead><tr><th>Lost because of<th class=\"num\">Records</tr></thead>");
+    html.raw(
+        "<table class=\"fit\"><thead><tr><th>Lost because of<th class=\"num\">Records</tr></thead>",
+    );
     html.raw("<tbody>\n");
     for (reason, lost) in &report.loss.by_reason {
         // Cut stacks are not lost.
@@ -76,14 +78,15 @@ fn covered(report: &Report) -> String {
         (coverage.stackless_samples, "samples without a kernel stack"),
         (coverage.truncated_stacks, "stacks cut short"),
         (coverage.unknown_samples, "samples without a symbol"),
-        (
-            coverage.gaps.len() as u64,
-            "times in which a CPU was not watched",
-        ),
     ] {
         if number > 0 {
             seen += &format!("; {} {what}", count(number));
         }
+    }
+    match coverage.gaps.len() {
+        0 => {}
+        1 => seen += "; once a CPU was not watched",
+        gaps => seen += &format!("; {} times a CPU was not watched", count(gaps as u64)),
     }
     seen
 }
@@ -103,7 +106,7 @@ fn counted(counting: &CountingReport) -> String {
 
 /// The profiler's own cost, part by part.
 fn cost(html: &mut Html, own: &OverheadReport, counting: Option<&CountingReport>) {
-    html.raw("<table><thead><tr><th>Part of the own cost<th class=\"num\">Takes");
+    html.raw("<table class=\"fit\"><thead><tr><th>Part of the own cost<th class=\"num\">Takes");
     html.raw("<th>How that is known</tr></thead><tbody>\n");
     let mut part = |name: &str, takes: &str, how: &str| {
         html.raw(&row(&[("", name), ("num", takes), ("", how)]));

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::run::{Ended, Outcome, monotonic_ns};
+use crate::probes::ProbeStatus;
 use crate::recording::{
-    Epoch, Frame, FrameId, Metric, RcuEvent, RunRecord, Sample, Sink, StackId, Symbol, SymbolId,
-    Trailer,
+    Epoch, Frame, FrameId, Ledger, Metric, RcuEvent, RunRecord, Sample, Sink, StackId, Symbol,
+    SymbolId, Trailer,
 };
 
 /// What a run is for.
@@ -185,6 +186,12 @@ impl Sink for Continued<'_> {
     }
     fn rcu(&mut self, event: &RcuEvent) {
         self.sink.rcu(event);
+    }
+    fn shows_ledger(&self) -> bool {
+        self.sink.shows_ledger()
+    }
+    fn ledger(&mut self, time_ns: u64, so_far: Ledger, probes: &[ProbeStatus]) {
+        self.sink.ledger(time_ns, so_far, probes);
     }
     fn flush(&mut self) {
         self.sink.flush();

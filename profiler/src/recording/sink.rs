@@ -35,14 +35,10 @@ pub trait Sink {
     /// Takes an rcu_barrier call.
     fn rcu(&mut self, event: &RcuEvent);
     /// Whether [`Sink::ledger`] does anything: reading it takes time.
-    fn shows_ledger(&self) -> bool {
-        false
-    }
+    fn shows_ledger(&self) -> bool;
     /// Takes what the ledger holds so far, at a time since the start, and the legs
     /// that filled it. A recording has the whole of it in its trailer.
-    fn ledger(&mut self, time_ns: u64, so_far: Ledger, probes: &[ProbeStatus]) {
-        let _ = (time_ns, so_far, probes);
-    }
+    fn ledger(&mut self, time_ns: u64, so_far: Ledger, probes: &[ProbeStatus]);
     /// Hands what is buffered to the kernel, so that it survives the process.
     /// Call it every second or so: a killed run loses what came after.
     fn flush(&mut self);
@@ -105,6 +101,12 @@ pub(super) trait Store {
     fn sample(&mut self, sample: &Sample);
     fn epoch(&mut self, epoch: &Epoch);
     fn rcu(&mut self, event: &RcuEvent);
+    fn shows_ledger(&self) -> bool {
+        false
+    }
+    fn ledger(&mut self, time_ns: u64, so_far: Ledger, probes: &[ProbeStatus]) {
+        let _ = (time_ns, so_far, probes);
+    }
     fn flush(&mut self);
     fn state(&self) -> &State;
     fn state_mut(&mut self) -> &mut State;
@@ -259,6 +261,14 @@ impl<S: Store> Sink for Recorder<S> {
         }
     }
 
+    fn shows_ledger(&self) -> bool {
+        self.store.shows_ledger()
+    }
+
+    fn ledger(&mut self, time_ns: u64, so_far: Ledger, probes: &[ProbeStatus]) {
+        self.store.ledger(time_ns, so_far, probes);
+    }
+
     fn flush(&mut self) {
         self.store.flush();
     }
@@ -272,10 +282,9 @@ impl<S: Store> Sink for Recorder<S> {
     }
 }
 
-/// Makes a public type that holds a [`Recorder`] a [`Sink`], with methods of its
-/// own.
+/// Makes a public type that holds a [`Recorder`] a [`Sink`].
 macro_rules! delegate_sink {
-    ($type:ty, $field:ident $(, $more:item)*) => {
+    ($type:ty, $field:ident) => {
         impl Sink for $type {
             fn intern_comm(&mut self, comm: &str) -> u32 {
                 self.$field.intern_comm(comm)
@@ -298,7 +307,17 @@ macro_rules! delegate_sink {
             fn rcu(&mut self, event: &RcuEvent) {
                 self.$field.rcu(event);
             }
-            $($more)*
+            fn shows_ledger(&self) -> bool {
+                self.$field.shows_ledger()
+            }
+            fn ledger(
+                &mut self,
+                time_ns: u64,
+                so_far: $crate::recording::Ledger,
+                probes: &[$crate::probes::ProbeStatus],
+            ) {
+                self.$field.ledger(time_ns, so_far, probes);
+            }
             fn flush(&mut self) {
                 self.$field.flush();
             }

@@ -19,18 +19,7 @@ pub struct WindowSink {
     recorder: Recorder<WindowStore>,
 }
 
-delegate_sink!(
-    WindowSink,
-    recorder,
-    fn shows_ledger(&self) -> bool {
-        true
-    },
-    fn ledger(&mut self, time_ns: u64, so_far: Ledger, probes: &[ProbeStatus]) {
-        let mut kept = self.recorder.store.kept();
-        kept.probes = probes.to_vec();
-        kept.ledgers.push_back((time_ns, so_far));
-    }
-);
+delegate_sink!(WindowSink, recorder);
 
 /// What a [`WindowSink`] keeps; can be looked at from another thread.
 #[derive(Clone, Debug)]
@@ -308,6 +297,16 @@ impl Store for WindowStore {
 
     fn rcu(&mut self, event: &RcuEvent) {
         self.kept().recording.rcu.push(event.clone());
+    }
+
+    fn shows_ledger(&self) -> bool {
+        true
+    }
+
+    fn ledger(&mut self, time_ns: u64, so_far: Ledger, probes: &[ProbeStatus]) {
+        let mut kept = self.kept();
+        kept.probes = probes.to_vec();
+        kept.ledgers.push_back((time_ns, so_far));
     }
 
     fn flush(&mut self) {

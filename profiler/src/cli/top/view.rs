@@ -137,7 +137,7 @@ impl View {
                 kernel.preempt_model.active
             )),
             Line::from(format!(
-                "samples   {} of {} at {} Hz, {} in user mode{blind}",
+                "samples   {} of {} at {} Hz, {} user{blind}",
                 count(sampling.samples),
                 escape(&sampling.event),
                 sampling.hz,
@@ -345,7 +345,7 @@ mod tests {
         for text in [
             "the whole machine, last 10 s",
             "preempt unknown, HZ 250",
-            "12,345 of cpu-clock at 997 Hz, 678 in user mode; shares are at least",
+            "12,345 of cpu-clock at 997 Hz, 678 user; shares are at least",
             "5,000/s: 4,000/s voluntary, 1,000/s preempted; nothing lost",
             "DEBUG_PREEMPT                 y          6.7 % 6.0-7.4      ####################",
             "PREEMPT_RCU                   y         0.70 %",

@@ -160,9 +160,9 @@ fn rounded(calls: f64) -> String {
 fn details(html: &mut Html, option: &OptionReport) {
     html.raw("<details><summary>");
     html.text(short(&option.option.name));
-    let _ = write!(
+    let _ = writeln!(
         html.0,
-        ": {}, {}</summary>\n",
+        ": {}, {}</summary>",
         plural(option.functions.len(), "function"),
         plural(option.callers.len(), "call site")
     );

@@ -10,8 +10,8 @@ use super::knowledge::Knowledge;
 use super::ledger;
 use super::rcu;
 use super::report::{
-    CallerShare, CountingReport, Coverage, FunctionShare, Kernel, LossReport, OptionReport, Other,
-    OverheadReport, Report, Run, SCHEMA, SamplingReport, Switches,
+    CallerShare, CountingReport, Coverage, Estimate, FunctionShare, Kernel, LossReport,
+    OptionReport, Other, OverheadReport, Report, Run, SCHEMA, SamplingReport, Switches,
 };
 use super::runs::{measurements, point_metrics, points, profiler_effect};
 use super::tally::{OptionTally, Tally};
@@ -234,7 +234,14 @@ fn option_reports(
                 if let Some(cost) = costs.as_ref().and_then(|costs| costs.of(checks)) {
                     counted(&mut report, cost, knowledge, options);
                 }
-                if report.gain_if_off.is_none() {
+                if let (Some(gain), Some(share)) = (report.gain_if_off, report.cpu_share)
+                    && contradict(&gain, &share)
+                {
+                    // One of them is wrong: no number is better than that.
+                    report.gain_if_off = None;
+                    report.no_gain = Some(TOO_FEW_CALLS.to_owned());
+                }
+                if report.gain_if_off.is_none() && report.no_gain.is_none() {
                     report.no_gain = Some(no_gain(recording, checks, report.calls.is_some()));
                 }
             }
@@ -263,6 +270,16 @@ fn functions(recording: &Recording, own: &OptionTally, total: u64) -> Vec<Functi
         .collect();
     functions.sort_by_key(|function| Reverse(function.samples));
     functions
+}
+
+/// Why a gain is not given that is smaller than the share.
+const TOO_FEW_CALLS: &str = "fewer calls were counted than the samples show: too few windows met \
+                             the workload at work";
+
+/// Whether counted calls come to less than what samples saw of them. Samples miss
+/// what is done with interrupts off, and see nothing that is not there.
+fn contradict(gain: &Estimate, share: &Estimate) -> bool {
+    gain.high < share.low
 }
 
 /// Why it is not known what an option's checks cost.
@@ -441,4 +458,23 @@ fn loss(recording: &Recording, salvaged: bool) -> LossReport {
         }
     }
     report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_that_say_less_than_samples_are_no_gain() {
+        let between = |low: f64, high: f64| Estimate {
+            value: (low + high) / 2.0,
+            low,
+            high,
+            ..Estimate::default()
+        };
+        // Twice the share is usual, and overlapping intervals agree.
+        assert!(!contradict(&between(0.10, 0.13), &between(0.05, 0.07)));
+        assert!(!contradict(&between(0.006, 0.009), &between(0.007, 0.012)));
+        assert!(contradict(&between(0.013, 0.034), &between(0.12, 0.18)));
+    }
 }

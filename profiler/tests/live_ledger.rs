@@ -123,10 +123,13 @@ fn each_wait_for_a_grace_period_is_seen() {
     let [event, ..] = seen[..] else {
         panic!("no call was seen: {events:?}");
     };
-    assert_eq!(number(event, "count"), CALLS, "{event}");
+    let off_cpu = event["leg"] == "off-cpu";
+    // Preempted on its way to sleep, a task may find the grace period over.
+    let least = if off_cpu { CALLS / 2 } else { CALLS };
+    let count = number(event, "count");
+    assert!((least..=CALLS).contains(&count), "{event}");
     assert!(number(event, "total_ns") >= number(event, "max_ns"));
     assert!(number(event, "max_ns") > 0 && number(event, "max_ns") < 60_000_000_000);
-    let off_cpu = event["leg"] == "off-cpu";
     let evidence = if off_cpu { "inferred" } else { "counted" };
     assert_eq!(event["evidence"], evidence, "{event}");
     let by = event["by"].as_array().unwrap();

@@ -513,7 +513,7 @@ fn parse_percent(text: &str) -> Result<f64, String> {
         .parse::<f64>()
         .ok()
         .filter(|percent| *percent > 0.0 && *percent <= 100.0)
-        .ok_or_else(|| "not a percentage above 0, such as 1 or 0.5".to_owned())
+        .ok_or_else(|| "not a percentage above 0 and up to 100, such as 1 or 0.5".to_owned())
 }
 
 /// Reads `65536`, `512K`, `4M`.

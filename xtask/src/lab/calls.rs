@@ -95,7 +95,8 @@ impl Counts {
         for list in [&mut sites, &mut callers, &mut missed] {
             list.sort_by(|a, b| b.truth.total_cmp(&a.truth));
         }
-        missed.truncate(MISSED);
+        // A report without counts of sites misses none.
+        missed.truncate(if sites.is_empty() { 0 } else { MISSED });
         let covered = if sites.is_empty() { &callers } else { &sites };
         let total = seen.total(option);
         let coverage = (!covered.is_empty() && total > 0.0)
@@ -331,6 +332,7 @@ mod tests {
                 Calls::new("caller+0x18", 1000.0, 1000.0)
             ]
         );
+        assert_eq!(counts.missed, [Calls::new("other+0x40", 0.0, 2000.0)]);
         assert!((counts.coverage.unwrap() - 6000.0 / 8050.0).abs() < 1e-9);
         assert_eq!(counts.coverage_said, Some(0.8));
         let nothing = Counts::new(&OptionReport::default(), &seen());

@@ -107,6 +107,18 @@ impl<'a> Drain<'a> {
         self.rcu.finish(sink);
     }
 
+    /// Takes what tasks sent that went after the last turn. The run is over for
+    /// everything else.
+    pub(super) fn late_tasks(&mut self, events: &mut RingBuf<MapData>) {
+        while let Some(item) = events.next() {
+            if RecordHeader::ref_from_prefix(&item).is_ok_and(|(it, _)| it.kind == kind::TASK)
+                && self.task(&item).is_none()
+            {
+                self.unreadable += 1;
+            }
+        }
+    }
+
     pub(super) fn since_start(&self, time_ns: u64) -> u64 {
         time_ns.saturating_sub(self.origin_ns)
     }

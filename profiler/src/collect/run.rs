@@ -277,14 +277,16 @@ impl Run<'_> {
         if let count @ 1.. = misses.saturating_sub(misses_before) {
             trailer.losses.push(loss_of(0, "recursion_miss", count));
         }
+        let before_detach = Instant::now();
+        let maps = self.session.detach();
+        let detach = before_detach.elapsed();
+        // Tasks that went meanwhile are in the map no more.
+        drain.late_tasks(events.get_mut());
         if drain.unreadable > 0 {
             trailer
                 .losses
                 .push(loss_of(0, "unreadable_record", drain.unreadable));
         }
-        let before_detach = Instant::now();
-        let maps = self.session.detach();
-        let detach = before_detach.elapsed();
         if let Some(maps) = &maps.ledger {
             let since_start = |time_ns| drain.since_start(time_ns);
             trailer.ledger = Some(ledger::gather(

@@ -177,8 +177,9 @@ pub(super) fn gather(
     kallsyms: &Kallsyms,
 ) -> Ledger {
     let sum = total(cpus);
-    let (mut groups, latency) = latencies(maps);
-    groups
+    let mut ledger = so_far(maps, cpus);
+    ledger
+        .groups
         .sort_by(|a, b| (b.latency.count.cmp(&a.latency.count)).then_with(|| a.comm.cmp(&b.comm)));
     let worst = (0..2 * ledger::WORST_SLOTS).filter_map(|slot| maps.worst.get(&slot, 0).ok());
     let worst = worst.flat_map(|values| {
@@ -191,13 +192,6 @@ pub(super) fn gather(
     let preemptions = maps.preemptions.iter().flatten();
     let timers = maps.timers.iter().flatten();
     Ledger {
-        wakeups: sum.wakeups,
-        woken_running: sum.woken_running,
-        clock_backwards: sum.clock_backwards,
-        ended_waiting: sum.ended_waiting,
-        exits: sum.exits,
-        latency,
-        groups,
         worst: longest(worst, kallsyms, since_start),
         handoffs: of_cause(maps, why::HANDOFF),
         preemptions: by_pair(
@@ -217,6 +211,7 @@ pub(super) fn gather(
             idle_ns: sum.idle_tick_ns,
         },
         program_hits: sum.hits,
+        ..ledger
     }
 }
 

@@ -181,7 +181,8 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    pub(super) fn new(plan: &Plan, seed: u64) -> Self {
+    /// Takes the call graph out of the plan: nobody else needs it.
+    pub(super) fn new(plan: &mut Plan, seed: u64) -> Self {
         let mut functions: HashMap<u64, Function, FixedState> = HashMap::default();
         for (index, place) in plan.places.iter().enumerate() {
             let function = functions.entry(place.function).or_default();
@@ -216,7 +217,7 @@ impl Schedule {
             options: plan.targets.iter().map(|t| t.option + 1).max().unwrap_or(0),
             passes: 0,
             functions,
-            callees: plan.callees.clone(),
+            callees: std::mem::take(&mut plan.callees),
             met: HashSet::default(),
             near: HashSet::default(),
             windows: 0,
@@ -249,8 +250,8 @@ impl Schedule {
     }
 
     /// Makes it at least this likely that the places of a function are hot.
-    fn raise_function(&mut self, function: u64, prior: Prior) {
-        let Some(function) = self.functions.get_mut(&function) else {
+    fn raise_function(&mut self, address: u64, prior: Prior) {
+        let Some(function) = self.functions.get_mut(&address) else {
             return;
         };
         if function.prior >= prior {
@@ -259,7 +260,6 @@ impl Schedule {
         function.prior = prior;
         // Out and in again, as it is not changed meanwhile.
         let places = std::mem::take(&mut function.places);
-        let address = self.known[places[0]].function;
         for &place in &places {
             if self.known[place].prior < prior {
                 self.raise(place, prior);
@@ -472,11 +472,11 @@ impl Schedule {
     /// What became of each place.
     pub(super) fn finish(self) -> Vec<Looked> {
         self.known
-            .iter()
+            .into_iter()
             .map(|known| Looked {
                 refused: known.refused,
                 likely: known.looked_as.unwrap_or_else(|| known.rank()) as u8,
-                seen: known.seen.clone(),
+                seen: known.seen,
             })
             .collect()
     }

@@ -29,8 +29,8 @@ fn plan(count: usize) -> Plan {
 
 /// Plays a workload whose places are hit at fixed rates, per nanosecond.
 fn play(rates: &[f64], sets: usize, seed: u64) -> Vec<Looked> {
-    let plan = plan(rates.len());
-    let mut schedule = Schedule::new(&plan, seed);
+    let mut plan = plan(rates.len());
+    let mut schedule = Schedule::new(&mut plan, seed);
     for _ in 0..sets {
         let set = schedule.draw(4, 1_000.0).unwrap();
         for _ in 0..set.windows {
@@ -48,7 +48,7 @@ fn play(rates: &[f64], sets: usize, seed: u64) -> Vec<Looked> {
 
 #[test]
 fn what_was_sampled_is_looked_at_first() {
-    let mut schedule = Schedule::new(&plan(200), 5);
+    let mut schedule = Schedule::new(&mut plan(200), 5);
     schedule.hint(&[50]);
     let mut order = Vec::new();
     while order.len() < 25 {
@@ -98,7 +98,7 @@ fn sums_of_rates_come_out_right() {
 #[test]
 fn places_that_are_not_hit_are_looked_at_again_and_again() {
     for places in [1, 2, 7, 200] {
-        let mut schedule = Schedule::new(&plan(places), 9);
+        let mut schedule = Schedule::new(&mut plan(places), 9);
         for _ in 0..500 {
             let set = schedule.draw(4, 1_000.0).expect("there are places left");
             assert!(!set.places.is_empty());
@@ -112,7 +112,7 @@ fn places_that_are_not_hit_are_looked_at_again_and_again() {
 
 #[test]
 fn places_that_are_refused_are_left_alone() {
-    let mut schedule = Schedule::new(&plan(8), 1);
+    let mut schedule = Schedule::new(&mut plan(8), 1);
     for index in 0..8 {
         schedule.refuse(index);
     }

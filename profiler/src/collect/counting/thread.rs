@@ -79,7 +79,7 @@ impl Counter {
     pub fn start(
         program: OwnedFd,
         slots: Mapped<CheckSlots>,
-        plan: Plan,
+        mut plan: Plan,
         settings: Settings,
     ) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
@@ -89,7 +89,7 @@ impl Counter {
             program,
             slots,
             addresses: plan.places.iter().map(|place| place.address).collect(),
-            schedule: Schedule::new(&plan, settings.seed),
+            schedule: Schedule::new(&mut plan, settings.seed),
             inbox,
             settings: settings.clone(),
             breakpoints: Vec::new(),

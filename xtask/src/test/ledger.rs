@@ -4,7 +4,7 @@
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use super::checks::{Check, succeeded};
+use super::checks::{Check, Section, Subject, succeeded};
 
 /// Parts one run from the next, and what preemptprof said from what the kernel
 /// says.
@@ -37,71 +37,30 @@ pub(super) const LEDGER: &[Check] = &[
         skip: |_| None,
         // Under each model that the kernel offers at run time.
         script: |_| {
-            format!(
-                "f=/sys/kernel/debug/sched/preempt\n\
-                 [ ! -e $f ] || old=$(sed 's/.*(\\(.*\\)).*/\\1/' $f)\n\
-                 models=$(tr -d '()' <$f 2>/dev/null)\n\
-                 for model in ${{models:-fixed}}; do\n\
-                 [ $model = fixed ] || echo $model >$f || exit 1\n\
-                 preemptprof run --ledger --force --format json --report /tmp/ledger.json -- \
+            under_each_model(&format!(
+                "preemptprof run --ledger --force --format json --report /tmp/ledger.json -- \
                  time -v preemptprof bench pipe --same-cpu -l {ROUND_TRIPS} >/tmp/own 2>&1 || exit 1\n\
-                 echo {PART} $model; cat /tmp/ledger.json; echo {PART}; grep -i context /tmp/own\n\
-                 done\n\
-                 [ ! -e $f ] || echo $old >$f"
-            )
+                 echo {PART} $model; cat /tmp/ledger.json; echo {PART}; grep -i context /tmp/own"
+            ))
         },
-        verify: |subject, section| {
-            succeeded(section)?;
-            let mut parts = section.output.split(PART).skip(1);
-            let mut seen = Vec::new();
-            while let (Some(report), Some(kernel)) = (parts.next(), parts.next()) {
-                let (model, report) = report.trim_start().split_once('\n').context("cut short")?;
-                let report: Value = serde_json::from_str(report).context("bad JSON")?;
-                verify_ledger(&report, kernel).with_context(|| format!("model {model}"))?;
-                seen.push(model.to_owned());
-            }
-            seen.retain(|model| model != "fixed");
-            seen.sort();
-            ensure!(seen == subject.models, "compared {seen:?} only");
-            Ok(())
-        },
+        verify: |subject, section| verify_each_model(subject, section, verify_ledger),
     },
     Check {
         name: "switches-by-task",
         skip: |_| None,
         // Under each model, too.
         script: |_| {
-            format!(
-                "f=/sys/kernel/debug/sched/preempt\n\
-                 [ ! -e $f ] || old=$(sed 's/.*(\\(.*\\)).*/\\1/' $f)\n\
-                 models=$(tr -d '()' <$f 2>/dev/null)\n\
-                 rm -f /tmp/hold; mkfifo /tmp/hold || exit 1\n\
-                 cat >/tmp/tree <<'END'\n{TREE}END\n\
-                 for model in ${{models:-fixed}}; do\n\
-                 [ $model = fixed ] || echo $model >$f || exit 1\n\
-                 preemptprof run --ledger --force --format json --report /tmp/tree.json -- \
+            let each = under_each_model(&format!(
+                "preemptprof run --ledger --force --format json --report /tmp/tree.json -- \
                  sh /tmp/tree >/tmp/own 2>&1 || {{ cat /tmp/own; exit 1; }}\n\
-                 echo {PART} $model; cat /tmp/tree.json; echo {PART}; cat /tmp/counts\n\
-                 done\n\
-                 [ ! -e $f ] || echo $old >$f"
+                 echo {PART} $model; cat /tmp/tree.json; echo {PART}; cat /tmp/counts"
+            ));
+            format!(
+                "rm -f /tmp/hold; mkfifo /tmp/hold || exit 1\n\
+                 cat >/tmp/tree <<'END'\n{TREE}END\n{each}"
             )
         },
-        verify: |subject, section| {
-            succeeded(section)?;
-            let mut parts = section.output.split(PART).skip(1);
-            let mut seen = Vec::new();
-            while let (Some(report), Some(kernel)) = (parts.next(), parts.next()) {
-                let (model, report) = report.trim_start().split_once('\n').context("cut short")?;
-                let report: Value = serde_json::from_str(report).context("bad JSON")?;
-                verify_tasks(&report, kernel).with_context(|| format!("model {model}"))?;
-                seen.push(model.to_owned());
-            }
-            ensure!(!seen.is_empty(), "nothing was compared");
-            seen.retain(|model| model != "fixed");
-            seen.sort();
-            ensure!(seen == subject.models, "compared {seen:?} only");
-            Ok(())
-        },
+        verify: |subject, section| verify_each_model(subject, section, verify_tasks),
     },
     Check {
         name: "ledger-timers",
@@ -159,6 +118,44 @@ fn lost(report: &Value) -> u64 {
         .filter(|(reason, _)| reason.as_str() != "sampler_throttled")
         .filter_map(|(_, count)| count.as_u64())
         .sum()
+}
+
+/// Runs a script under each model that the kernel offers at run time, `$model`, or
+/// once where it is fixed.
+fn under_each_model(script: &str) -> String {
+    format!(
+        "f=/sys/kernel/debug/sched/preempt\n\
+         [ ! -e $f ] || old=$(sed 's/.*(\\(.*\\)).*/\\1/' $f)\n\
+         models=$(tr -d '()' <$f 2>/dev/null)\n\
+         for model in ${{models:-fixed}}; do\n\
+         [ $model = fixed ] || echo $model >$f || exit 1\n\
+         {script}\n\
+         done\n\
+         [ ! -e $f ] || echo $old >$f"
+    )
+}
+
+/// Judges what such a script printed: for each model its name with the report, and
+/// what the kernel says.
+fn verify_each_model(
+    subject: &Subject,
+    section: &Section,
+    verify: fn(&Value, &str) -> Result<()>,
+) -> Result<()> {
+    succeeded(section)?;
+    let mut parts = section.output.split(PART).skip(1);
+    let mut seen = Vec::new();
+    while let (Some(report), Some(kernel)) = (parts.next(), parts.next()) {
+        let (model, report) = report.trim_start().split_once('\n').context("cut short")?;
+        let report: Value = serde_json::from_str(report).context("bad JSON")?;
+        verify(&report, kernel).with_context(|| format!("model {model}"))?;
+        seen.push(model.to_owned());
+    }
+    ensure!(!seen.is_empty(), "nothing was compared");
+    seen.retain(|model| model != "fixed");
+    seen.sort();
+    ensure!(seen == subject.models, "compared {seen:?} only");
+    Ok(())
 }
 
 fn verify_ledger(report: &Value, kernel: &str) -> Result<()> {

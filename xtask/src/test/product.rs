@@ -131,14 +131,7 @@ pub(super) const PRODUCT: &[Check] = &[
             succeeded(section)?;
             let report = json(&section.output)?;
             valid_report(&report)?;
-            let option = report["options"]
-                .as_array()
-                .and_then(|options| {
-                    options
-                        .iter()
-                        .find(|option| option["name"] == "CONFIG_DEBUG_PREEMPT")
-                })
-                .context("DEBUG_PREEMPT is not in the report")?;
+            let option = debug_preempt(&report)?;
             if subject.name.contains("plain") {
                 ensure!(option["state"] == "n", "{option}");
                 ensure!(option.get("cpu_share").is_none(), "{option}");
@@ -295,6 +288,18 @@ pub(super) fn verify_switches(report: &Value) -> Result<()> {
     Ok(())
 }
 
+/// What a report has of DEBUG_PREEMPT.
+fn debug_preempt(report: &Value) -> Result<&Value> {
+    report["options"]
+        .as_array()
+        .and_then(|options| {
+            options
+                .iter()
+                .find(|option| option["name"] == "CONFIG_DEBUG_PREEMPT")
+        })
+        .context("DEBUG_PREEMPT is not in the report")
+}
+
 /// Calls of checks are counted on every kernel that has any; where they are most
 /// of what is done, they are found and say what they cost.
 fn verify_counting(subject: &Subject, report: &Value) -> Result<()> {
@@ -309,14 +314,7 @@ fn verify_counting(subject: &Subject, report: &Value) -> Result<()> {
     if !subject.name.contains("debug-preempt") {
         return Ok(());
     }
-    let option = report["options"]
-        .as_array()
-        .and_then(|options| {
-            options
-                .iter()
-                .find(|option| option["name"] == "CONFIG_DEBUG_PREEMPT")
-        })
-        .context("DEBUG_PREEMPT is not in the report")?;
+    let option = debug_preempt(report)?;
     let calls = option["calls"]["value"].as_f64().context("no calls")?;
     // 4,000 messages, each sent and received with some locks taken. What they take
     // is another matter: by an emulator's clock instructions have no pace, and the
@@ -399,7 +397,7 @@ mod tests {
         json(snapshot).unwrap()
     }
 
-    fn debug_preempt(report: &mut Value) -> &mut Value {
+    fn debug_preempt_mut(report: &mut Value) -> &mut Value {
         report["options"]
             .as_array_mut()
             .unwrap()
@@ -457,7 +455,7 @@ mod tests {
 
         let share = |state: &str, groups: [&str; 2]| {
             let mut report = valid();
-            let option = debug_preempt(&mut report);
+            let option = debug_preempt_mut(&mut report);
             option["state"] = state.into();
             option["callers"].as_array_mut().unwrap().truncate(1);
             let caller = option["callers"][0].clone();
@@ -477,8 +475,8 @@ mod tests {
         assert!(verify("attribution", "6.1-debug-preempt", &share("y", ["slab"; 2])).is_err());
         assert!(verify("attribution", "6.1-plain", &share("n", both)).is_err());
         let mut off = valid();
-        debug_preempt(&mut off)["state"] = "n".into();
-        debug_preempt(&mut off)
+        debug_preempt_mut(&mut off)["state"] = "n".into();
+        debug_preempt_mut(&mut off)
             .as_object_mut()
             .unwrap()
             .remove("cpu_share");
@@ -488,7 +486,7 @@ mod tests {
             let mut report = valid();
             report["probes"] = serde_json::json!([{"wanted": "check", "leg": leg}]);
             report["counting"]["windows"] = windows.into();
-            let option = debug_preempt(&mut report);
+            let option = debug_preempt_mut(&mut report);
             let estimate = |value: f64| serde_json::json!({"value": value, "low": 0.0, "high": value, "evidence": "counted"});
             option["calls"] = estimate(calls);
             option["calls"]["coverage"] = 1.0.into();

@@ -291,7 +291,10 @@ fn no_gain(recording: &Recording, checks: &[String], are_counted: bool) -> Strin
     if are_counted {
         return "the code of its checks is not understood".to_owned();
     }
-    let row = |probe: &&ProbeStatus| probe.wanted == "check" && !probe.why_not_better.is_empty();
+    // What is absent says nothing of other options' checks.
+    let row = |probe: &&ProbeStatus| {
+        probe.wanted == "check" && !probe.absent && !probe.why_not_better.is_empty()
+    };
     match recording.trailer.probes.iter().find(row) {
         Some(probe) => format!("calls are not counted: {}", probe.why_not_better),
         None => "calls were not counted".to_owned(),

@@ -30,16 +30,18 @@ const WANTED: &str = "check";
 const COUNTED_TOO: &str = "preempt_count";
 
 /// Puts the row of counting in place of those that say that checks are only
-/// sampled; where nothing is counted these stay, with the reason.
+/// sampled; where nothing is counted these stay, with the reason. One that says
+/// that DEBUG_PREEMPT has none gives way when other options have some.
 pub fn put_status(rows: &mut Vec<ProbeStatus>, status: ProbeStatus) {
     let of_checks = |row: &ProbeStatus| [WANTED, COUNTED_TOO].contains(&row.wanted.as_str());
     if status.leg != "none" {
         rows.retain(|row| !of_checks(row));
         rows.push(status);
-    } else if let Some(row) = rows
-        .iter_mut()
-        .find(|row| row.wanted == WANTED && !row.absent && row.leg != "none")
-    {
+    } else if let Some(row) = rows.iter_mut().find(|row| {
+        let is_sampled = !row.absent && row.leg != "none";
+        row.wanted == WANTED && (is_sampled || row.absent && !status.absent)
+    }) {
+        row.absent = false;
         row.why_not_better = status.why_not_better;
         row.fix = status.fix;
     }
@@ -333,5 +335,43 @@ impl Ended {
             &self.counted,
             &known,
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(leg: &str, why: &str, absent: bool) -> ProbeStatus {
+        ProbeStatus {
+            wanted: WANTED.to_owned(),
+            leg: leg.to_owned(),
+            why_not_better: why.to_owned(),
+            absent,
+            ..ProbeStatus::default()
+        }
+    }
+
+    #[test]
+    fn the_reason_why_nothing_is_counted_is_the_rows() {
+        let put = |before: ProbeStatus, status: ProbeStatus| {
+            let mut rows = vec![before];
+            put_status(&mut rows, status);
+            assert_eq!(rows.len(), 1);
+            rows.remove(0)
+        };
+        let refused = || row("none", "breakpoint: refused", false);
+        let sampled = put(row("sampled", "not counted", false), refused());
+        assert_eq!(sampled, row("sampled", "breakpoint: refused", false));
+        // Checks of other options than DEBUG_PREEMPT.
+        let others = put(row("none", "DEBUG_PREEMPT is off", true), refused());
+        assert_eq!(others, refused());
+        let nothing = row("none", "no option has checks", true);
+        let off = row("none", "DEBUG_PREEMPT is off", true);
+        assert_eq!(put(off.clone(), nothing), off);
+        let hidden = row("none", "kernel symbols are hidden", false);
+        assert_eq!(put(hidden.clone(), refused()), hidden);
+        let counted = row("breakpoint", "", false);
+        assert_eq!(put(off, counted.clone()), counted);
     }
 }

@@ -11,8 +11,6 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
-use std::time::Duration;
 
 use command::{
     PROGRAM, as_nobody, can_measure, finish, folder, has, preemptprof, program_for_all, skip,
@@ -159,18 +157,20 @@ fn a_killed_recording_can_be_salvaged() {
     let path = folder.path().join("a.pprec");
     let partial = folder.path().join("a.pprec.partial");
     let mut command = preemptprof(["record", "-o"]);
-    // Enough of it that chunks are written out.
-    command
-        .arg(&path)
-        .args(["--", "perl", "-e", "my $t = time + 8; 1 while time < $t"]);
+    // It runs for as long as it is measured.
+    command.arg(&path).args([
+        "--",
+        "perl",
+        "-e",
+        "my ($p, $t) = (getppid, time + 120); 1 while getppid == $p && time < $t",
+    ]);
     let mut measuring = start(command);
-    let size = || partial.metadata().map_or(0, |metadata| metadata.len());
-    wait_until("the file", || size() > 4096);
-    // The buffer is emptied every other second.
-    let begun = size();
-    wait_until("samples in the file", || size() > begun + 4096);
-    // The tables are written before the samples that refer to them.
-    thread::sleep(Duration::from_millis(500));
+    wait_until("samples in the file", || {
+        let mut command = preemptprof(["report", "--format", "json", "--salvage"]);
+        command.arg(&partial);
+        serde_json::from_slice::<serde_json::Value>(&finish(command).stdout)
+            .is_ok_and(|report| report["sampling"]["samples"].as_u64() > Some(0))
+    });
     measuring.signal(libc::SIGKILL);
     measuring.wait();
     assert!(!path.exists());

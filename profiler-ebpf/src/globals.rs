@@ -38,10 +38,16 @@ globals! {
     USER_STACKS: u8 = 0;
     /// Frames the kernel gives at most (`kernel.perf_event_max_stack`).
     MAX_STACK: u32 = 127;
-    /// The text of the idle instructions; 0 when its bounds are not known, and
-    /// then all of the idle task is idle.
-    IDLE_START: u64 = 0;
-    IDLE_END: u64 = 0;
+    /// The texts that an idle CPU waits in, `IDLE_TEXTS` of them; of the others 0.
+    /// Where none is known, all of the idle task is idle.
+    IDLE0_START: u64 = 0;
+    IDLE0_END: u64 = 0;
+    IDLE1_START: u64 = 0;
+    IDLE1_END: u64 = 0;
+    IDLE2_START: u64 = 0;
+    IDLE2_END: u64 = 0;
+    IDLE3_START: u64 = 0;
+    IDLE3_END: u64 = 0;
     /// Which argument of sched_switch is prev_state: 3 (since 5.19), 1 (5.18) or
     /// `UNKNOWN` (before).
     PREV_STATE_ARG: u32 = UNKNOWN;

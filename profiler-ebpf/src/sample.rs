@@ -1,7 +1,7 @@
 //! The sampler.
 
 use aya_ebpf::{
-    EbpfContext as _,
+    EbpfContext as _, Global,
     bindings::BPF_F_USER_STACK,
     helpers::{
         bpf_get_current_cgroup_id, bpf_get_current_comm, bpf_get_current_pid_tgid, bpf_get_stack,
@@ -84,8 +84,16 @@ pub(crate) fn on_sample(ctx: &PerfEventContext) {
 /// of them it does work: interrupts, softirqs, the idle loop itself.
 #[inline(always)]
 fn is_idle(ip: u64) -> bool {
-    let start = globals::IDLE_START.load();
-    start == 0 || (ip >= start && ip < globals::IDLE_END.load())
+    use globals::{
+        IDLE0_END, IDLE0_START, IDLE1_END, IDLE1_START, IDLE2_END, IDLE2_START, IDLE3_END,
+        IDLE3_START,
+    };
+    let within = |start: &Global<u64>, end: &Global<u64>| ip >= start.load() && ip < end.load();
+    IDLE0_START.load() == 0
+        || within(&IDLE0_START, &IDLE0_END)
+        || within(&IDLE1_START, &IDLE1_END)
+        || within(&IDLE2_START, &IDLE2_END)
+        || within(&IDLE3_START, &IDLE3_END)
 }
 
 #[inline(always)]

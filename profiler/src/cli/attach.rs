@@ -7,10 +7,10 @@ use super::args::{Count, MeasureArgs};
 use crate::collect::counting;
 use crate::error::hinted;
 use crate::host::Host;
-use crate::kernel::CpuList;
+use crate::kernel::{CpuList, idle_texts};
 use crate::probes::target::Scope;
 use crate::probes::{
-    LedgerSettings, ProbeStatus, ProgramInfo, Request, Session, Settings, idle_text, perf,
+    IDLE_TEXTS, LedgerSettings, ProbeStatus, ProgramInfo, Request, Session, Settings, perf,
 };
 
 /// Nominal length of an epoch.
@@ -33,7 +33,7 @@ pub(super) fn attach(
         settings: Settings {
             scope,
             offsets: around.offsets.clone(),
-            idle_text: idle_text(&host.facts.symbols),
+            idle_texts: idle_texts(&host.facts.symbols, IDLE_TEXTS),
             rcu_texts: Default::default(),
             has_cgroups: Path::new("/proc/self/cgroup").exists(),
             user_stacks: args.user_stacks,

@@ -22,7 +22,7 @@ use super::lines::Lines;
 use super::stacks::{Interner, MAX_DEPTH, Stacks};
 use super::{Imported, Known, UNKNOWN_EVENT, evidence, header, is_timer, probes};
 use crate::error::hinted;
-use crate::kernel::{CpuList, MachineFacts};
+use crate::kernel::{CpuList, MachineFacts, base_name, waits_for_work};
 use crate::recording::{
     Header, Loss, RunInfo, Sample, SampleFlags, Sampling, Sink, Target, Trailer,
 };
@@ -377,33 +377,18 @@ fn measures_time(event: &str) -> bool {
     exact.contains(&name) || is_timer(event) || event == UNKNOWN_EVENT
 }
 
-/// Functions that wait for work: time there is nobody's.
+/// Functions that wait for work, or were inlined around one that does: time there is
+/// nobody's.
 fn is_idle(symbol: &str) -> bool {
-    let exact = [
-        "default_idle",
-        "native_safe_halt",
-        "pv_native_safe_halt",
-        "mwait_idle",
-        "mwait_idle_with_hints.constprop.0",
-        "poll_idle",
-        "cpu_idle_poll",
-        "cpu_idle_poll.isra.0",
+    let loops = [
         "arch_cpu_idle",
-        "cpu_do_idle",
-        "intel_idle",
-        "intel_idle_irq",
-        "intel_idle_ibrs",
-        "intel_idle_xstate",
-        "acpi_idle_do_entry",
-        "acpi_safe_halt",
-        "io_idle",
-        "do_idle",
+        "cpu_idle_poll",
         "cpuidle_enter_state",
-        "tdx_safe_halt",
-        "xen_safe_halt",
+        "do_idle",
+        "io_idle",
         "kvm_para_halt",
     ];
-    exact.contains(&symbol)
+    waits_for_work(symbol) || loops.contains(&base_name(symbol))
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The BPF object: which of the two is loaded, with which globals and sizes.
 
+use std::ops::Range;
+
 use anyhow::Context as _;
 use aya::maps::{Array, HashMap, MapData, PerCpuArray, RingBuf};
 use aya::{Ebpf, EbpfLoader, Pod};
@@ -25,6 +27,17 @@ const RCU_TEXT_GLOBALS: [(&str, &str); RCU_WAITS.len()] = [
     ("RCU6_START", "RCU6_END"),
 ];
 
+/// The globals that hold the texts that an idle CPU waits in.
+const IDLE_TEXT_GLOBALS: [(&str, &str); IDLE_TEXTS] = [
+    ("IDLE0_START", "IDLE0_END"),
+    ("IDLE1_START", "IDLE1_END"),
+    ("IDLE2_START", "IDLE2_END"),
+    ("IDLE3_START", "IDLE3_END"),
+];
+
+/// How many texts that an idle CPU waits in the programs are told.
+pub const IDLE_TEXTS: usize = 4;
+
 /// A type of the ABI as a map value.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(transparent)]
@@ -41,8 +54,8 @@ pub struct Settings {
     pub scope: Scope,
     /// Struct and record offsets.
     pub offsets: Offsets,
-    /// Text of the idle instructions.
-    pub idle_text: Option<(u64, u64)>,
+    /// The texts that an idle CPU waits in, [`IDLE_TEXTS`] at most.
+    pub idle_texts: Vec<Range<u64>>,
     /// Text of each of `RCU_WAITS` that the off-CPU leg is to watch.
     pub rcu_texts: [Option<(u64, u64)>; RCU_WAITS.len()],
     /// Whether the kernel has cgroups.
@@ -69,7 +82,7 @@ impl Settings {
         Self {
             scope: Scope::machine(),
             offsets: Offsets::default(),
-            idle_text: None,
+            idle_texts: Vec::new(),
             rcu_texts: Default::default(),
             has_cgroups: false,
             user_stacks: false,
@@ -144,15 +157,12 @@ pub(super) fn open(settings: &Settings) -> anyhow::Result<Ebpf> {
         ("FREE_COMM", or_unknown(free_comm)),
     ];
     let (pidns_dev, pidns_ino) = pid_namespace.unwrap_or_default();
-    let (idle_start, idle_end) = settings.idle_text.unwrap_or_default();
-    let large: [(&str, u64); 7] = [
+    let large: [(&str, u64); 5] = [
         ("CGROUP_ID", cgroup_id),
         ("PIDNS_DEV", pidns_dev),
         ("PIDNS_INO", pidns_ino),
         ("EPOCH_NS", settings.epoch_ns),
         ("WAKEUP_BYTES", u64::from(settings.ring_bytes) / 2),
-        ("IDLE_START", idle_start),
-        ("IDLE_END", idle_end),
     ];
 
     let ledger = LedgerGlobals::from(settings.ledger.as_ref());
@@ -166,6 +176,10 @@ pub(super) fn open(settings: &Settings) -> anyhow::Result<Ebpf> {
     }
     for (name, value) in &large {
         loader.override_global(name, value, true);
+    }
+    for ((start_name, end_name), text) in IDLE_TEXT_GLOBALS.iter().zip(&settings.idle_texts) {
+        loader.override_global(start_name, &text.start, true);
+        loader.override_global(end_name, &text.end, true);
     }
     let texts = settings.rcu_texts.map(Option::unwrap_or_default);
     for ((start_name, end_name), (start, end)) in RCU_TEXT_GLOBALS.iter().zip(&texts) {

@@ -20,7 +20,7 @@ use super::perf::{self, Event, Opener, Sampler};
 use super::target::Family;
 use super::{ProbeStatus, ProgramInfo, checks, privileges, rcu};
 use crate::error::hinted;
-use crate::kernel::{Kallsyms, Section};
+use crate::kernel::Kallsyms;
 
 /// What a session is to measure, and what is known of the kernel for it.
 pub struct Request<'a> {
@@ -504,10 +504,4 @@ fn no_sampler(cpu: u32, error: io::Error) -> anyhow::Error {
         format!("no sampler on CPU {cpu}: perf_event_open: {error}"),
         hints,
     )
-}
-
-/// The text of the idle instructions, `None` when its bounds are not known.
-pub fn idle_text(kallsyms: &Kallsyms) -> Option<(u64, u64)> {
-    let text = kallsyms.section(Section::CpuIdle)?;
-    Some((text.start, text.end))
 }

@@ -46,6 +46,21 @@ pub(crate) fn is_armed() -> bool {
     }
 }
 
+/// Takes note of a switch away from the target while breakpoints are armed: it was at
+/// work then.
+#[inline(always)]
+pub(crate) fn on_switch() {
+    // SAFETY: the helper takes nothing and always succeeds.
+    if let Some(slots) = CHECKS.get_ptr_mut(unsafe { bpf_get_smp_processor_id() }) {
+        // SAFETY: the map's value of this CPU; user space reads the count.
+        unsafe {
+            if (*slots).armed != 0 {
+                (*slots).switches += 1;
+            }
+        }
+    }
+}
+
 /// Counts a hit. Nothing interrupts it on its CPU but an NMI, which hits no
 /// breakpoint meanwhile.
 #[inline(always)]

@@ -335,6 +335,8 @@ pub struct CheckSlots {
     pub until_ns: u64,
     /// Hits before and after.
     pub outside: u64,
+    /// Switches away from the target while `armed`.
+    pub switches: u64,
     /// What each breakpoint waits for.
     pub address: [u64; BREAKPOINTS],
     /// Hits of each breakpoint, see [`hit`].
@@ -342,7 +344,7 @@ pub struct CheckSlots {
 }
 
 const _: () = {
-    assert!(size_of::<CheckSlots>() == 8 * (5 + BREAKPOINTS + BREAKPOINTS * hit::COUNT));
+    assert!(size_of::<CheckSlots>() == 8 * (6 + BREAKPOINTS + BREAKPOINTS * hit::COUNT));
     assert!(size_of::<SampleRecord>() == 64);
     assert!(size_of::<Counters>() == 8 * (13 + loss::COUNT));
     assert!(size_of::<EpochRecord>() == 16 + size_of::<Counters>());

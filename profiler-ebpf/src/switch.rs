@@ -7,7 +7,7 @@ use aya_ebpf::{
 };
 use profiler_ebpf::{COMM_LEN, UNKNOWN, target, watch};
 
-use crate::{cpu, globals, rcu, task, wake};
+use crate::{check, cpu, globals, rcu, task, wake};
 
 /// One switch in so many is timed: two clock readings each would cost as much
 /// as the rest of the program.
@@ -172,6 +172,9 @@ pub(crate) fn on_switch(ctx: *mut c_void, args: &Args) {
         } else {
             entry.preempted += 1;
         }
+    }
+    if is_target {
+        check::on_switch();
     }
     let counters = &mut state.counters;
     match (is_target, args.voluntary) {

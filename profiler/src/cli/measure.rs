@@ -422,10 +422,10 @@ pub(super) fn measure<S: Sink>(
             if verbose > 1 {
                 for site in &counting.sites {
                     let ns: f64 = site.seen.iter().map(|s| s.ns).sum();
-                    let hits: u64 = site.seen.iter().flat_map(|s| s.hits).sum();
+                    let hits: f64 = site.seen.iter().flat_map(|s| s.hits).sum();
                     let _ = writeln!(
                         io::stderr(),
-                        "site {}+{:#x} {} ns {ns:.0} hits {hits} refused {}",
+                        "site {}+{:#x} {} ns {ns:.0} hits {hits:.1} refused {}",
                         site.function,
                         site.offset,
                         counting.targets[site.target as usize].symbol,

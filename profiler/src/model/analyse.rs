@@ -15,6 +15,7 @@ use super::report::{
 };
 use super::runs::{measurements, point_metrics, points, profiler_effect};
 use super::tally::{OptionTally, Tally};
+use super::waits;
 use crate::catalog::Catalog;
 use crate::kernel::base_name;
 use crate::probes::ProbeStatus;
@@ -93,6 +94,7 @@ pub fn analyse_with(
             },
             profiler_effect: profiler_effect(&measured),
             points: point_metrics(trailer),
+            waits: None,
             runs: trailer.runs.clone(),
             complete: recording.complete,
             imported: header.imported.clone(),
@@ -141,6 +143,7 @@ pub fn analyse_with(
         ..Report::default()
     };
     ledger::add(&mut report, recording);
+    waits::apply(&mut report, recording);
     report
 }
 

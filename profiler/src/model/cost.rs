@@ -287,7 +287,7 @@ fn seen(site: &CountedSite, without: Option<u8>) -> (f64, [f64; 3]) {
         if Some(seen.group) != without {
             ns += seen.ns;
             for (sum, more) in hits.iter_mut().zip(seen.hits) {
-                *sum += more as f64;
+                *sum += more;
             }
         }
     }
@@ -324,7 +324,7 @@ mod tests {
         let seen = |(group, &hits): (usize, &u64)| Seen {
             group: group as u8,
             ns: 1e6,
-            hits: [hits, 0, 0],
+            hits: [hits as f64, 0.0, 0.0],
         };
         CountedSite {
             function: format!("f{likely}"),

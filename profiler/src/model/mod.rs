@@ -12,6 +12,7 @@ pub mod report;
 mod runs;
 mod tally;
 pub mod timers;
+pub mod waits;
 
 pub use analyse::{AnalyseOptions, analyse, analyse_with};
 pub use attribution::{Attribution, Owned};

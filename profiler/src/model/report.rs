@@ -13,6 +13,7 @@ use super::ledger::{
 };
 use super::runs::{PointMetric, ProfilerEffect, RunMetric};
 use super::timers::Timers;
+use super::waits::Waits;
 use crate::catalog::OptionState;
 use crate::kernel::{
     KernelFacts, Lockdown, MachineFacts, PreemptModel, RcuFacts, TickFacts, how_to_change_model,
@@ -153,6 +154,10 @@ pub struct Run {
     /// The points of a sweep, in order; empty without one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub points: Vec<PointMetric>,
+    /// What of the run's time is waiting; absent when it is next to nothing, or not
+    /// known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Waits>,
     /// Whether the recording was finished and not cut short.
     pub complete: bool,
     /// Where the samples come from when another tool took them; absent when
@@ -213,9 +218,15 @@ pub struct OptionReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ns_per_call: Option<Estimate>,
     /// The fraction of the run's time that a kernel without this option, and
-    /// without what goes off with it, would save. Absent when that is not known.
+    /// without what goes off with it, would save: of the time on the wall, which
+    /// waits are part of ([`Run::waits`]). Where no command's run was measured, of
+    /// CPU time. Absent when that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain_if_off: Option<Estimate>,
+    /// The fraction of the target's CPU time that it would save: what calls times
+    /// their price come to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_gain: Option<Estimate>,
     /// Why that is not known of an option that has a share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_gain: Option<String>,
@@ -465,7 +476,7 @@ pub struct CountingReport {
 impl From<&Counting> for CountingReport {
     fn from(counting: &Counting) -> Self {
         let looked_at = |site: &&CountedSite| !site.seen.is_empty();
-        let hit = |site: &&CountedSite| site.seen.iter().any(|seen| seen.hits != [0; 3]);
+        let hit = |site: &&CountedSite| site.seen.iter().any(|seen| seen.hits != [0.0; 3]);
         let took = counting.hits as f64 * counting.hit_price.value + counting.thread_ns as f64;
         let capacity = counting.wall_ns as f64 * f64::from(counting.cpus);
         Self {

@@ -103,10 +103,13 @@ pub struct CountedSite {
 pub struct Seen {
     /// The group, below [`GROUPS`].
     pub group: u8,
-    /// CPU time that passed for what is watched: without what counting took.
+    /// CPU time that passed for what is watched: without what counting took. Windows
+    /// that stand for more of the run than others, as fewer were made about that
+    /// time, weigh more; on average they weigh 1.
     pub ns: f64,
-    /// Hits by the target: nested, with interrupts off, and preemptible.
-    pub hits: [u64; 3],
+    /// Hits by the target, in the same weights: nested, with interrupts off, and
+    /// preemptible.
+    pub hits: [f64; 3],
 }
 
 impl Counting {
@@ -118,7 +121,7 @@ impl Counting {
             .iter()
             .filter(|site| !site.seen.is_empty())
             .count();
-        let hot = |site: &&CountedSite| site.seen.iter().any(|seen| seen.hits != [0; 3]);
+        let hot = |site: &&CountedSite| site.seen.iter().any(|seen| seen.hits != [0.0; 3]);
         format!(
             "{} windows of {:.1} us on average, {} hits at {:.0} ns, {:.1} ms of the thread; \
              {looked} of {all} places looked at, {} hit, {} refused",
@@ -195,7 +198,7 @@ impl CountedSite {
                 Some(seen) => {
                     seen.ns += more.ns;
                     for (sum, hits) in seen.hits.iter_mut().zip(more.hits) {
-                        *sum = sum.saturating_add(hits);
+                        *sum += hits;
                     }
                 }
                 None => self.seen.push(more),
@@ -215,7 +218,7 @@ mod tests {
             seen: vec![Seen {
                 group,
                 ns: 1_000.0,
-                hits: [hits, 0, 0],
+                hits: [hits as f64, 0.0, 0.0],
             }],
             ..CountedSite::default()
         };
@@ -235,7 +238,7 @@ mod tests {
         let mut all = counting(&[("a", 4, 0, 5), ("b", 8, 1, 1)]);
         all.append(counting(&[("a", 4, 0, 7), ("a", 9, 0, 2), ("b", 8, 2, 3)]));
         assert_eq!((all.hits, all.targets.len(), all.sites.len()), (18, 1, 3));
-        assert_eq!(all.sites[0].seen[0].hits[0], 12);
+        assert_eq!(all.sites[0].seen[0].hits[0], 12.0);
         assert_eq!(all.sites[0].seen[0].ns, 2_000.0);
         assert_eq!(all.sites[1].seen.len(), 2);
     }

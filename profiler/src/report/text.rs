@@ -11,6 +11,7 @@ use super::quality;
 use crate::catalog::{OptionState, State};
 use crate::metric::WALL_TIME;
 use crate::model::report::{Estimate, OptionReport, Rcu, Report};
+use crate::model::waits::Waits;
 use crate::recording::{Evidence, Target};
 
 /// How to lay the text out.
@@ -77,6 +78,9 @@ fn headline(page: &mut Page, report: &Report) {
     let kernel = &report.kernel;
     page.labelled(COLUMN, "kernel", &kernel_line(kernel), Style::new());
     page.labelled(COLUMN, "workload", &workload_line(report), Style::new());
+    if let Some(waits) = &report.run.waits {
+        page.labelled(COLUMN, "waits", &waits_line(waits), Style::new());
+    }
     super::runs::lines(page, report);
     let sampling = &report.sampling;
     let mut samples = format!(
@@ -240,6 +244,22 @@ pub(super) fn workload_line(report: &Report) -> String {
     line
 }
 
+/// What of a run is waiting, and what that means for its gains.
+pub(super) fn waits_line(waits: &Waits) -> String {
+    let share = percent(waits.share);
+    let ticks = if waits.to_ticks > 0.0 {
+        format!(
+            ", {} % of that until a tick ended it (RCU, timers), which takes up what is saved before",
+            percent(waits.to_ticks)
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "{share} % of the run, which no option makes shorter{ticks}: a gain is of the run's time"
+    )
+}
+
 /// The command as a shell would take it, escaped for a terminal.
 pub(crate) fn command_line(command: &[String]) -> String {
     let words: Vec<String> = command
@@ -339,10 +359,19 @@ fn details(page: &mut Page, option: &OptionReport, callers: usize) {
         if let Some(ns) = &option.ns_per_call {
             line += &format!(" at {:.1} ns ({:.1}-{:.1})", ns.value, ns.low, ns.high);
         }
-        line += &format!(
-            ", {} % of them counted, the rest estimated",
-            percent(calls.coverage)
-        );
+        if let Some(gain) = option
+            .cpu_gain
+            .filter(|_| option.cpu_gain != option.gain_if_off)
+        {
+            let of = (percent(gain.value), interval(&gain));
+            line += &format!(", {} % ({}) of CPU time", of.0, of.1);
+        }
+        if calls.coverage < 0.9995 {
+            line += &format!(
+                ", {} % of them counted, the rest estimated",
+                percent(calls.coverage)
+            );
+        }
         page.line(4, &line, FAINT);
     }
     for caller in option.callers.iter().take(callers) {

@@ -6,6 +6,7 @@ mod plan;
 mod price;
 mod result;
 mod schedule;
+mod spacing;
 mod thread;
 
 use std::cell::RefCell;

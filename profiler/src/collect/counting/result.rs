@@ -46,10 +46,10 @@ fn at_call(seen: &Seen, place: &Place, call: &Call) -> Seen {
     let all = seen.hits.iter().sum();
     let hits = if place.proxy.is_some() {
         // On the way out of the kernel interrupts are off.
-        [0, all, 0]
+        [0.0, all, 0.0]
     } else if call.deeper > 0 {
         // Nested, if it was not already.
-        [all, 0, 0]
+        [all, 0.0, 0.0]
     } else {
         seen.hits
     };
@@ -89,7 +89,7 @@ pub(super) fn result(
             .iter()
             .map(|seen| at_call(seen, place, call))
             .collect();
-        let hit = seen.iter().any(|seen| seen.hits != [0; 3]);
+        let hit = seen.iter().any(|seen| seen.hits != [0.0; 3]);
         let cost = caller(call.address).filter(|_| !place.entry);
         let target = addresses[call.target];
         let walked = |count: u32, interrupts: bool| {

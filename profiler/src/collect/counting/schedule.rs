@@ -27,6 +27,11 @@ const LOOKS: [u32; 2] = [4, 2];
 const SHORTEST_NS: u64 = 30_000;
 const LONGEST_NS: u64 = 2_000_000;
 const WANTED_HITS: f64 = 36.0;
+/// How much longer windows are at most where the workload waits for the most part.
+const STRETCH: f64 = 8.0;
+/// How often a place is looked at while the workload is not at work, at the most,
+/// before that counts.
+const MISSES: u8 = 40;
 /// How long a workload is at one thing, by and large: longer windows say more than
 /// shorter ones up to this.
 const TURN_NS: f64 = 200_000.0;
@@ -53,6 +58,19 @@ pub(super) struct Set {
     pub(super) window_ns: u64,
     /// How many there are.
     pub(super) windows: u32,
+}
+
+/// A window that is over.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    /// The group its counts go to.
+    pub(super) group: u8,
+    /// Time that passed in it for the workload, nanoseconds.
+    pub(super) ns: f64,
+    /// How much of the run it stands for.
+    pub(super) weight: f64,
+    /// Whether the workload was at work in it.
+    pub(super) met: bool,
 }
 
 /// What became of a place.
@@ -107,6 +125,8 @@ struct Known {
     /// The pass in which it is to be looked at next.
     pass: u32,
     windows: u32,
+    /// Windows beside these in which the workload was not at work.
+    misses: u8,
     /// What they were worth, in windows that are long enough.
     turns: f64,
     ns: f64,
@@ -141,6 +161,25 @@ impl Known {
 
     fn is_open(&self) -> bool {
         !self.refused && self.hits == 0.0
+    }
+
+    /// Adds what a window saw of it.
+    fn add(&mut self, window: &Window, hits: [u64; hit::COUNT]) {
+        let index = match self.seen.iter().position(|seen| seen.group == window.group) {
+            Some(index) => index,
+            None => {
+                self.seen.push(Seen {
+                    group: window.group,
+                    ..Seen::default()
+                });
+                self.seen.len() - 1
+            }
+        };
+        let seen = &mut self.seen[index];
+        seen.ns += window.weight * window.ns;
+        for (sum, more) in seen.hits.iter_mut().zip(hits) {
+            *sum += window.weight * more as f64;
+        }
     }
 }
 
@@ -177,6 +216,10 @@ pub(super) struct Schedule {
     met: HashSet<u64, FixedState>,
     near: HashSet<u64, FixedState>,
     windows: u64,
+    /// The sum of their weights.
+    weights: f64,
+    /// The share of them, lately, in which the workload was at work.
+    met_share: f64,
     random: fastrand::Rng,
 }
 
@@ -221,6 +264,8 @@ impl Schedule {
             met: HashSet::default(),
             near: HashSet::default(),
             windows: 0,
+            weights: 0.0,
+            met_share: 1.0,
             random: fastrand::Rng::with_seed(seed),
         };
         schedule.fill();
@@ -327,7 +372,7 @@ impl Schedule {
         let lock = places.iter().any(|&place| self.known[place].core);
         Some(Set {
             places,
-            window_ns: if lock { LOOK_AT_LOCK_NS } else { LOOK_NS },
+            window_ns: self.stretched(if lock { LOOK_AT_LOCK_NS } else { LOOK_NS }),
             windows: 1,
         })
     }
@@ -365,9 +410,15 @@ impl Schedule {
         }
         (!places.is_empty()).then(|| Set {
             places,
-            window_ns: ((WANTED_HITS / rate) as u64).clamp(SHORTEST_NS, LONGEST_NS),
+            window_ns: ((WANTED_HITS / rate) as u64).clamp(SHORTEST_NS, self.stretched(LONGEST_NS)),
             windows: WINDOWS,
         })
+    }
+
+    /// The length of a window where the workload waits for the most part: there
+    /// windows take next to nothing, and short ones would seldom meet it at work.
+    fn stretched(&self, ns: u64) -> u64 {
+        (ns as f64 * self.met_share.powi(-2).min(STRETCH)) as u64
     }
 
     /// The next places to look at.
@@ -405,22 +456,38 @@ impl Schedule {
         self.hot.retain(|hot| *hot != place);
     }
 
-    /// The group that counts of the next window go to: with all of its places, as
-    /// what they have in common is to show.
-    pub(super) fn next_group(&mut self) -> u8 {
+    /// A window that is over, which stands for so much of the run. All of its places
+    /// go to one group, as what they have in common is to show.
+    pub(super) fn window(&mut self, ns: f64, weight: f64, met: bool) -> Window {
         self.windows += 1;
-        (self.windows % GROUPS as u64) as u8
+        self.weights += weight;
+        self.met_share += (f64::from(u8::from(met)) - self.met_share) / 32.0;
+        Window {
+            group: (self.windows % GROUPS as u64) as u8,
+            ns,
+            weight,
+            met,
+        }
     }
 
     /// Adds what a window saw of a place.
-    pub(super) fn record(&mut self, place: usize, group: u8, ns: f64, hits: [u64; hit::COUNT]) {
+    pub(super) fn record(&mut self, place: usize, window: &Window, hits: [u64; hit::COUNT]) {
         let known = &mut self.known[place];
         let rank = known.rank();
         known.looked_as.get_or_insert(rank);
-        known.windows += 1;
-        known.turns += (ns / TURN_NS).min(1.0);
-        known.ns += ns;
         let total = hits.iter().sum::<u64>() as f64;
+        let missed = !window.met && known.is_open() && total == 0.0;
+        if missed && known.misses < MISSES {
+            // That says nothing of the place, which has its turn again.
+            known.misses += 1;
+            known.pass = self.passes;
+            self.queues[rank].insert(0, place);
+            known.add(window, hits);
+            return;
+        }
+        known.windows += 1;
+        known.turns += (window.ns / TURN_NS).min(1.0);
+        known.ns += window.ns;
         let news = if known.hits == 0.0 && total > 0.0 {
             self.hot.push(place);
             Some(Prior::Beside)
@@ -440,22 +507,8 @@ impl Schedule {
             None
         };
         known.hits += total;
+        known.add(window, hits);
         let function = known.function;
-        let index = match known.seen.iter().position(|seen| seen.group == group) {
-            Some(index) => index,
-            None => {
-                known.seen.push(Seen {
-                    group,
-                    ..Seen::default()
-                });
-                known.seen.len() - 1
-            }
-        };
-        let seen = &mut known.seen[index];
-        seen.ns += ns;
-        for (sum, more) in seen.hits.iter_mut().zip(hits) {
-            *sum += more;
-        }
         match news {
             Some(Prior::Beside) => self.met(function, Prior::Beside),
             Some(prior) => {
@@ -471,12 +524,22 @@ impl Schedule {
 
     /// What became of each place.
     pub(super) fn finish(self) -> Vec<Looked> {
+        let scale = if self.weights > 0.0 {
+            self.windows as f64 / self.weights
+        } else {
+            1.0
+        };
+        let scaled = |seen: Seen| Seen {
+            ns: seen.ns * scale,
+            hits: seen.hits.map(|hits| hits * scale),
+            ..seen
+        };
         self.known
             .into_iter()
             .map(|known| Looked {
                 refused: known.refused,
                 likely: known.looked_as.unwrap_or_else(|| known.rank()) as u8,
-                seen: known.seen,
+                seen: known.seen.into_iter().map(scaled).collect(),
             })
             .collect()
     }

@@ -34,12 +34,12 @@ fn play(rates: &[f64], sets: usize, seed: u64) -> Vec<Looked> {
     for _ in 0..sets {
         let set = schedule.draw(4, 1_000.0).unwrap();
         for _ in 0..set.windows {
-            let group = schedule.next_group();
+            let ns = set.window_ns as f64;
+            let window = schedule.window(ns, 1.0, true);
             for &place in &set.places {
                 assert!(!plan.places[place].out_of_reach);
-                let ns = set.window_ns as f64;
                 let hits = (rates[place] * ns).round() as u64;
-                schedule.record(place, group, ns, [0, hits, 0, 0]);
+                schedule.record(place, &window, [0, hits, 0, 0]);
             }
         }
     }
@@ -83,11 +83,11 @@ fn sums_of_rates_come_out_right() {
     let (mut sum, mut truth) = (0.0, 0.0);
     for (index, Looked { seen, .. }) in seen.iter().enumerate() {
         let ns: f64 = seen.iter().map(|seen| seen.ns).sum();
-        let hits: u64 = seen.iter().map(|seen| seen.hits[1]).sum();
+        let hits: f64 = seen.iter().map(|seen| seen.hits[1]).sum();
         // Of a rate so low that a window's hits are rounded to nothing, nothing
         // is known here.
         if index % 10 != 9 && rates[index] > 1e-5 {
-            sum += hits as f64 / ns;
+            sum += hits / ns;
             truth += rates[index];
         }
         assert!(seen.iter().all(|seen| usize::from(seen.group) < GROUPS));
@@ -102,9 +102,9 @@ fn places_that_are_not_hit_are_looked_at_again_and_again() {
         for _ in 0..500 {
             let set = schedule.draw(4, 1_000.0).expect("there are places left");
             assert!(!set.places.is_empty());
-            let group = schedule.next_group();
+            let window = schedule.window(1_000.0, 1.0, true);
             for place in set.places {
-                schedule.record(place, group, 1_000.0, [0; hit::COUNT]);
+                schedule.record(place, &window, [0; hit::COUNT]);
             }
         }
     }
@@ -117,4 +117,41 @@ fn places_that_are_refused_are_left_alone() {
         schedule.refuse(index);
     }
     assert_eq!(schedule.draw(4, 1_000.0), None);
+}
+
+#[test]
+fn a_look_while_the_workload_waits_is_none() {
+    let mut schedule = Schedule::new(&mut plan(40), 4);
+    let set = schedule.draw(4, 1_000.0).unwrap();
+    let idle = schedule.window(1e6, 1.0, false);
+    for &place in &set.places {
+        schedule.record(place, &idle, [0; hit::COUNT]);
+    }
+    let mut others = Vec::new();
+    while others.len() < 32 {
+        others.extend(schedule.unknown(4));
+    }
+    // They have their turn again in the same pass, and the time counts.
+    assert_eq!(schedule.passes, 0);
+    assert!(set.places.iter().all(|place| others.contains(place)));
+    let looked = schedule.finish();
+    assert!(
+        set.places
+            .iter()
+            .all(|&place| looked[place].seen[0].ns == 1e6)
+    );
+}
+
+#[test]
+fn a_window_weighs_as_much_as_it_stands_for() {
+    let mut schedule = Schedule::new(&mut plan(4), 4);
+    for (weight, hits) in [(3.0, 10), (1.0, 2)] {
+        let window = schedule.window(1e3, weight, true);
+        schedule.record(0, &window, [0, hits, 0, 0]);
+    }
+    let seen = &schedule.finish()[0].seen;
+    let sum = |of: &dyn Fn(&Seen) -> f64| seen.iter().map(of).sum::<f64>();
+    // Three quarters of the run at 10 in a window, and a quarter at 2.
+    assert!((sum(&|seen| seen.hits[1]) - 16.0).abs() < 1e-9);
+    assert!((sum(&|seen| seen.ns) - 2e3).abs() < 1e-9);
 }

@@ -12,6 +12,7 @@ use profiler_ebpf::{BREAKPOINTS, CheckSlots, hit};
 
 use super::plan::Plan;
 use super::schedule::{Looked, Schedule, Set};
+use super::spacing::{LEAST_PAUSE_NS, Spacing};
 use crate::collect::run::monotonic_ns;
 use crate::probes::Mapped;
 use crate::probes::breakpoint::Breakpoints;
@@ -57,9 +58,6 @@ const EARLY_NS: u64 = 2_000;
 /// How long it takes this thread to give up the CPU, to begin with, and at most.
 const LEAVE_NS: u64 = 8_000;
 const LONGEST_LEAVE_NS: u64 = 40_000;
-/// The pause after a window is random up to this at the least, so that windows
-/// keep no step with the workload.
-const LEAST_PAUSE_NS: f64 = 200_000.0;
 /// A window begins at random up to so much later. The timer that this thread had
 /// waited for was held up wherever interrupts were off, so the workload goes on
 /// where they were let in again more often than elsewhere: windows that all began
@@ -94,6 +92,8 @@ impl Counter {
             settings: settings.clone(),
             breakpoints: Vec::new(),
             leave_ns: LEAVE_NS,
+            spacing: Spacing::default(),
+            switches: 0,
             windows: 0,
             armed_ns: 0,
             hits: 0,
@@ -140,6 +140,9 @@ struct Worker {
     breakpoints: Vec<(u32, Option<Breakpoints>)>,
     /// How long this thread takes to give up the CPU.
     leave_ns: u64,
+    spacing: Spacing,
+    /// Switches away from the target in windows, as far as they are watched.
+    switches: u64,
     windows: u64,
     armed_ns: u64,
     hits: u64,
@@ -168,19 +171,23 @@ impl Worker {
         }
     }
 
-    /// Waits until what was spent is within the limit again, on average: the
-    /// windows of a set are as far apart as those of different sets, so that each
-    /// finds the workload at something else.
+    /// Pauses after a window, so that what is spent stays within the limit. How long
+    /// follows from what windows took lately, not from what this one did: after a
+    /// window full of hits the workload would else be left alone for as long as it is
+    /// at the same, and a burst of work be seen less than the calm after it.
     fn pay(&mut self, start: Instant, begun: Duration) {
         // More CPUs give more to count, and more to pay with; but what one CPU
         // pays is its workload's loss.
         let capacity = self.settings.cpus.len().clamp(1, 4) as f64;
+        let limit = self.settings.max_overhead * capacity;
         let spent = (thread_time() - begun).as_nanos() as f64
             + self.hits as f64 * self.settings.hit_price.value;
-        let due = Duration::from_nanos((spent / (self.settings.max_overhead * capacity)) as u64);
-        let behind = due.saturating_sub(start.elapsed()).as_nanos() as f64;
-        let jitter = self.schedule.some_of(0.5 * behind + LEAST_PAUSE_NS);
-        self.wait(Duration::from_nanos((0.75 * behind + jitter) as u64));
+        let pause = self
+            .spacing
+            .pause(spent / limit, start.elapsed().as_nanos() as f64);
+        // Random, so that windows keep no step with the workload.
+        let jitter = self.schedule.some_of(pause + LEAST_PAUSE_NS);
+        self.wait(Duration::from_nanos((0.5 * pause + jitter) as u64));
     }
 
     /// Waits, but not past the end.
@@ -319,9 +326,14 @@ impl Worker {
         // The time that passed for the workload: not what the hits took.
         let lost = total as f64 * self.settings.hit_price.value;
         let ns = (set.window_ns as f64 - lost).max(0.0);
-        let group = self.schedule.next_group();
+        let switches = after.switches - before.switches;
+        self.switches += switches;
+        let targets: u64 = hits.iter().flat_map(|hits| &hits[..hit::OTHER]).sum();
+        // Where no switch was ever seen, none may be watched.
+        let met = switches > 0 || targets > 0 || self.switches == 0;
+        let window = self.schedule.window(ns, self.spacing.weight(), met);
         for (&place, &hits) in set.places.iter().zip(&hits) {
-            self.schedule.record(place, group, ns, hits);
+            self.schedule.record(place, &window, hits);
         }
         self.windows += 1;
         self.armed_ns += length;

@@ -16,8 +16,8 @@ use std::io::Write;
 
 use self::parts::{Html, row};
 use super::ledger::number;
-use super::text::workload_line;
 use super::text::{by_leg, costly, first_result, is_blind, kernel_line};
+use super::text::{waits_line, workload_line};
 use super::{command_line, count, nanoseconds, percent};
 use crate::model::Attribution;
 use crate::model::ledger::Times;
@@ -113,6 +113,9 @@ fn headline(html: &mut Html, report: &Report) {
     }
     html.item("Kernel", &kernel_line(&report.kernel));
     html.item("Workload", &workload_line(report));
+    if let Some(waits) = &report.run.waits {
+        html.item("Waits", &waits_line(waits));
+    }
     html.item("Samples", &samples);
     let machine = &report.machine;
     if !machine.cpu_model.is_empty() {

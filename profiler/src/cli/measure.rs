@@ -366,6 +366,7 @@ pub(super) fn measure<S: Sink>(
                 let copying = copy(capture)?;
                 let run = Run {
                     counting,
+                    hot: &place.hot,
                     session,
                     watched: match workload {
                         Some(workload) => Watched::Command(workload),
@@ -385,6 +386,9 @@ pub(super) fn measure<S: Sink>(
                     bpf_stats: args.bpf_stats,
                 };
                 let mut outcome = run.go()?;
+                if let Some(counting) = &outcome.trailer.counting {
+                    place.hot = counting.hot_functions(&place.host.facts.symbols);
+                }
                 let metric = result(reader.as_ref(), copying);
                 outcome.trailer.machine = crate::kernel::MachineFacts {
                     steal: outcome.trailer.machine.steal,
@@ -462,6 +466,8 @@ struct Place {
     host: Host,
     cpus: Vec<u32>,
     prices: Option<Prices>,
+    /// Functions that the last profiled run saw call checks.
+    hot: Vec<u64>,
 }
 
 impl Place {
@@ -472,6 +478,7 @@ impl Place {
             host,
             cpus,
             prices: None,
+            hot: Vec::new(),
         })
     }
 }

@@ -67,6 +67,8 @@ pub struct Run<'a> {
     pub bpf_stats: bool,
     /// Calls to be counted, and its row of the status table.
     pub counting: (Option<counting::Prepared>, Option<ProbeStatus>),
+    /// Kernel functions that runs before this one saw call checks, by address.
+    pub hot: &'a [u64],
     /// CLOCK_MONOTONIC when the recording began, which every time of it is
     /// counted from, nanoseconds; absent when it begins with this run.
     pub origin_ns: Option<u64>,
@@ -155,6 +157,9 @@ impl Run<'_> {
                 .map_err(|error| counting_failed(&mut call_status, &error.to_string()))
                 .ok()
         });
+        if let Some(counter) = &counter {
+            counter.hint(self.hot.to_vec());
+        }
 
         let deadline = self.duration.map(|duration| start + duration);
         let mut tick = tokio::time::interval(LOOK_EVERY);

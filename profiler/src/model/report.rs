@@ -476,7 +476,6 @@ pub struct CountingReport {
 impl From<&Counting> for CountingReport {
     fn from(counting: &Counting) -> Self {
         let looked_at = |site: &&CountedSite| !site.seen.is_empty();
-        let hit = |site: &&CountedSite| site.seen.iter().any(|seen| seen.hits != [0.0; 3]);
         let took = counting.hits as f64 * counting.hit_price.value + counting.thread_ns as f64;
         let capacity = counting.wall_ns as f64 * f64::from(counting.cpus);
         Self {
@@ -491,7 +490,7 @@ impl From<&Counting> for CountingReport {
             pace_source: counting.pace_source.clone(),
             places: counting.sites.len() as u64,
             looked_at: counting.sites.iter().filter(looked_at).count() as u64,
-            hit: counting.sites.iter().filter(hit).count() as u64,
+            hit: counting.sites.iter().filter(|site| site.is_hit()).count() as u64,
         }
     }
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::kernel::Kallsyms;
+
 /// Windows are dealt out to so many groups; how much the groups differ says how
 /// sure their sum is.
 pub const GROUPS: usize = 20;
@@ -121,7 +123,6 @@ impl Counting {
             .iter()
             .filter(|site| !site.seen.is_empty())
             .count();
-        let hot = |site: &&CountedSite| site.seen.iter().any(|seen| seen.hits != [0.0; 3]);
         format!(
             "{} windows of {:.1} us on average, {} hits at {:.0} ns, {:.1} ms of the thread; \
              {looked} of {all} places looked at, {} hit, {} refused",
@@ -130,9 +131,23 @@ impl Counting {
             self.hits,
             self.hit_price.value,
             self.thread_ns as f64 / 1e6,
-            self.sites.iter().filter(hot).count(),
+            self.sites.iter().filter(|site| site.is_hit()).count(),
             self.sites.iter().filter(|site| site.out_of_reach).count(),
         )
+    }
+
+    /// The functions that called a check, by address: a later run looks there first.
+    pub fn hot_functions(&self, symbols: &Kallsyms) -> Vec<u64> {
+        let mut hot: Vec<u64> = self
+            .sites
+            .iter()
+            .filter(|site| site.is_hit())
+            .flat_map(|site| symbols.variants(&site.function))
+            .map(|symbol| symbol.start)
+            .collect();
+        hot.sort_unstable();
+        hot.dedup();
+        hot
     }
 
     /// Adds what a later run of the same kernel saw.
@@ -189,6 +204,11 @@ impl Counting {
 }
 
 impl CountedSite {
+    /// Whether the target was seen to come by.
+    pub fn is_hit(&self) -> bool {
+        self.seen.iter().any(|seen| seen.hits != [0.0; 3])
+    }
+
     fn append(&mut self, next: Self) {
         self.callee = self.callee.or(next.callee);
         self.caller = self.caller.or(next.caller);
@@ -231,6 +251,16 @@ mod tests {
             sites: sites.iter().map(site).collect(),
             ..Counting::default()
         }
+    }
+
+    #[test]
+    fn functions_that_were_hit_are_where_to_look_next() {
+        let symbols = Kallsyms::parse(
+            b"ffffffff81000000 T _stext\nffffffff81000100 t a.isra.0\n\
+              ffffffff81000200 t b\nffffffff81000300 T _etext\n",
+        );
+        let counting = counting(&[("a", 4, 0, 3), ("a", 9, 1, 1), ("b", 4, 0, 0)]);
+        assert_eq!(counting.hot_functions(&symbols), [0xffff_ffff_8100_0100]);
     }
 
     #[test]

@@ -110,6 +110,20 @@ fn asked(jiffies: u32, which: Asked) -> f64 {
     }
 }
 
+/// What the timer wheel rounds a wait of so many jiffies up to, in jiffies: one more
+/// than the multiple of this that it lies in (kernel/time/timer.c, `calc_index`, since
+/// 4.8, commit 500462a9de65). Each of its levels is eight times as coarse as the one
+/// before it.
+fn granularity(jiffies: f64) -> f64 {
+    const LEVELS: i32 = 8;
+    let mut level = 0;
+    // LVL_START: 63 of the level below.
+    while level < LEVELS && jiffies >= 63.0 * 8_f64.powi(level) {
+        level += 1;
+    }
+    8_f64.powi(level)
+}
+
 /// How long `waits` take, together, with jiffies of `other_ns` instead of
 /// `jiffy_ns`. They begin as far into a jiffy as they do now.
 fn elapsed_at(waits: &TimerWaits, jiffy_ns: f64, other_ns: f64, which: Asked) -> f64 {
@@ -119,13 +133,14 @@ fn elapsed_at(waits: &TimerWaits, jiffy_ns: f64, other_ns: f64, which: Asked) ->
     }
     let mean = waits.elapsed_ns as f64 / count / jiffy_ns;
     let jiffies = f64::from(waits.jiffies.max(1));
-    // The part of the first jiffy that was left, and lateness with it.
-    let first = (mean - (jiffies - 1.0)).max(0.0);
-    let (first, late) = (first.min(1.0), (first - 1.0).max(0.0) * jiffy_ns);
+    // What the wheel added, and lateness with it.
+    let coarse = granularity(jiffies);
+    let added = ((mean - jiffies) / coarse).max(0.0);
+    let (added, late) = (added.min(1.0), (added - 1.0).max(0.0) * coarse * jiffy_ns);
     let wanted = asked(waits.jiffies, which) * jiffy_ns;
     // No wait is shorter than a jiffy; the epsilon keeps 10 ms at 1000 Hz 10.
     let others = (wanted / other_ns - 1e-9).ceil().max(1.0);
-    count * ((others - 1.0 + first) * other_ns + late)
+    count * ((others + added * granularity(others)) * other_ns + late)
 }
 
 /// The part of the time of `waits` that rounding added.
@@ -246,19 +261,21 @@ mod tests {
 
     #[test]
     fn a_chain_of_shortest_waits_goes_with_the_jiffy() {
-        // Each begins right after a tick and ends at the next: 10 ms at 100 Hz.
-        let found = timers(&ledger(vec![waits(1, 500, 10_000_000)]), 100, (None, true));
+        // Each begins right after a tick and ends at the next but one, as the wheel
+        // keeps it from ending early: 20 ms at 100 Hz.
+        let found = timers(&ledger(vec![waits(1, 500, 20_000_000)]), 100, (None, true));
         assert_eq!(found.rounded_waits, 500);
         let faster = at(&found, 1000);
-        assert_eq!(faster.saved_ns, 4_500_000_000);
+        assert_eq!(faster.saved_ns, 9_000_000_000);
+        // At the least: all of a jiffy was wanted, and with the wheel's it is 11 ms.
         assert_eq!(
             (faster.saved_low_ns, faster.saved_high_ns),
-            (0, 4_500_000_000)
+            (4_500_000_000, 9_000_000_000)
         );
         assert_eq!(faster.tick_ns, Some(2_000_000));
         // And back.
-        let found = timers(&ledger(vec![waits(1, 500, 1_000_000)]), 1000, (None, false));
-        assert_eq!(at(&found, 100).saved_ns, -4_500_000_000);
+        let found = timers(&ledger(vec![waits(1, 500, 2_000_000)]), 1000, (None, false));
+        assert_eq!(at(&found, 100).saved_ns, -9_000_000_000);
         assert_eq!(at(&found, 100).tick_ns, None);
     }
 
@@ -269,6 +286,23 @@ mod tests {
         assert_eq!(faster.saved_low_ns, 0);
         assert!(faster.saved_high_ns <= 100_000_000, "{faster:?}");
         assert!(faster.saved_ns > 0);
+    }
+
+    #[test]
+    fn long_waits_are_rounded_more_coarsely() {
+        assert_eq!(
+            [62.0, 63.0, 503.0, 504.0].map(granularity),
+            [1.0, 8.0, 8.0, 64.0]
+        );
+        assert_eq!(granularity(1e12), 8_f64.powi(8));
+        // 640 ms at 100 Hz end 8 jiffies late at the most, and 64 of 1 ms at 1000 Hz.
+        let found = timers(&ledger(vec![waits(64, 1, 720_000_000)]), 100, (None, false));
+        let faster = at(&found, 1000);
+        assert!(
+            (16_000_000..=26_000_000).contains(&faster.saved_high_ns),
+            "{faster:?}"
+        );
+        assert_eq!(faster.saved_low_ns, 16_000_000);
     }
 
     proptest! {

@@ -20,7 +20,7 @@ const LOOK_NS: u64 = 1_000_000;
 const LOOK_AT_LOCK_NS: u64 = 60_000;
 /// How often a place is looked at in one pass whose function was hit elsewhere,
 /// or was sampled: work comes in bursts.
-const LOOKS: [u32; 2] = [4, 2];
+const LOOKS: [u32; 2] = [4, 3];
 /// Windows on known places: between these, and so that about this many hits are
 /// expected: then they take about as much as the window itself. A longer window
 /// sees more of what a workload does by turns.
@@ -369,7 +369,10 @@ impl Schedule {
             // Every place is hot.
             return self.hot(breakpoints, hit_ns);
         }
-        let lock = places.iter().any(|&place| self.known[place].core);
+        // One that was not hit at once is none of those that are hot almost for sure.
+        let lock = places
+            .iter()
+            .any(|&place| self.known[place].core && self.known[place].windows == 0);
         Some(Set {
             places,
             window_ns: self.stretched(if lock { LOOK_AT_LOCK_NS } else { LOOK_NS }),

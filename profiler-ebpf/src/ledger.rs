@@ -172,6 +172,31 @@ pub mod wait {
 /// Slots of the maps `WAITS` and `TIMER_WAITS`, by the low bits of the thread id.
 pub const WAIT_SLOTS: u32 = 1 << 14;
 
+/// Entries of the maps that take next to no memory without a ledger.
+pub mod entries {
+    use super::{WAIT_SLOTS, cause};
+
+    /// `PREEMPTIONS`.
+    pub const PREEMPTIONS: u32 = 4096;
+    /// `LEDGER_STACKS`.
+    pub const STACKS: u32 = 4096;
+    /// `TIMER_SITES`.
+    pub const TIMER_SITES: u32 = 2048;
+    /// `WAKE_GROUPS`.
+    pub const WAKE_GROUPS: u32 = 128;
+
+    /// All of them, by the map's name.
+    pub const ALL: [(&str, u32); 7] = [
+        ("WAITS", WAIT_SLOTS),
+        ("TIMER_WAITS", WAIT_SLOTS),
+        ("PREEMPTIONS", PREEMPTIONS),
+        ("LEDGER_STACKS", STACKS),
+        ("TIMER_SITES", TIMER_SITES),
+        ("WAKE_GROUPS", WAKE_GROUPS),
+        ("WAKE_CAUSES", cause::COUNT),
+    ];
+}
+
 /// The value of the map `WAITS`: a task that waits for a CPU.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

@@ -9,7 +9,7 @@ use aya_ebpf::{
 };
 use profiler_ebpf::{
     UNKNOWN,
-    ledger::{TimerCounts, TimerKey, TimerSlot, WAIT_SLOTS, loss},
+    ledger::{TimerCounts, TimerKey, TimerSlot, WAIT_SLOTS, entries, loss},
 };
 
 use crate::{cpu, globals, task, wake};
@@ -20,7 +20,8 @@ static TIMER_WAITS: Array<TimerSlot> = Array::with_max_entries(WAIT_SLOTS, 0);
 
 /// Waits that ended by their timer, by task name, call site and length.
 #[map]
-static TIMER_SITES: HashMap<TimerKey, TimerCounts> = HashMap::with_max_entries(2048, 0);
+static TIMER_SITES: HashMap<TimerKey, TimerCounts> =
+    HashMap::with_max_entries(entries::TIMER_SITES, 0);
 
 /// A word of kernel memory.
 #[inline(always)]

@@ -16,7 +16,7 @@ use profiler_ebpf::{
     COMM_LEN, UNKNOWN,
     ledger::{
         GROUP_CAUSE, Histogram, LEDGER_FRAMES, LatencyRecord, LedgerCpu, PreemptionCounts,
-        PreemptionKey, WAIT_SLOTS, WORST_SLOTS, WaitSlot, cause, histogram, loss, wait,
+        PreemptionKey, WAIT_SLOTS, WORST_SLOTS, WaitSlot, cause, entries, histogram, loss, wait,
     },
     target, watch,
 };
@@ -40,7 +40,7 @@ static WAKE_CAUSES: PerCpuArray<Histogram> = PerCpuArray::with_max_entries(cause
 /// cause of the wait: one histogram for each wake-up.
 #[map]
 static WAKE_GROUPS: PerCpuHashMap<[u8; COMM_LEN], Histogram> =
-    PerCpuHashMap::with_max_entries(128, 0);
+    PerCpuHashMap::with_max_entries(entries::WAKE_GROUPS, 0);
 
 /// What a new entry of `WAKE_GROUPS` is copied from.
 #[map]
@@ -48,11 +48,13 @@ static EMPTY_HISTOGRAM: Array<Histogram> = Array::with_max_entries(1, 0);
 
 /// Who took the CPU from whom, and from where.
 #[map]
-static PREEMPTIONS: HashMap<PreemptionKey, PreemptionCounts> = HashMap::with_max_entries(4096, 0);
+static PREEMPTIONS: HashMap<PreemptionKey, PreemptionCounts> =
+    HashMap::with_max_entries(entries::PREEMPTIONS, 0);
 
 /// Stacks, by a hash of them.
 #[map]
-static LEDGER_STACKS: HashMap<u64, [u64; LEDGER_FRAMES]> = HashMap::with_max_entries(4096, 0);
+static LEDGER_STACKS: HashMap<u64, [u64; LEDGER_FRAMES]> =
+    HashMap::with_max_entries(entries::STACKS, 0);
 
 /// A stack under construction.
 #[map]

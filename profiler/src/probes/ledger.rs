@@ -1,16 +1,17 @@
 //! The ledger's programs: what they need to know of the kernel, and their legs.
 
 use anyhow::Context as _;
+use aya::Ebpf;
 use aya::maps::{HashMap, MapData, PerCpuArray, PerCpuHashMap};
-use aya::{Ebpf, EbpfLoader};
 use profiler_ebpf::ledger::{
     Histogram, LEDGER_FRAMES, LatencyRecord, LedgerCpu, PreemptionCounts, PreemptionKey,
-    TimerCounts, TimerKey,
+    TimerCounts, TimerKey, entries,
 };
 use profiler_ebpf::{COMM_LEN, UNKNOWN};
 
 use super::ProbeStatus;
 use super::legs::{self, Leg, SchedEvent, Surroundings};
+use super::loader::Loader;
 use super::object::Plain;
 use crate::kernel::{Btf, Kallsyms, KernelFacts, Model, TracepointFormat};
 
@@ -93,34 +94,24 @@ impl LedgerSettings {
 
     /// Sets the programs' globals and sizes the ledger's maps; without settings
     /// they take next to no memory.
-    pub(super) fn apply<'a>(values: &'a LedgerGlobals, loader: &mut EbpfLoader<'a>) {
+    pub(super) fn apply(values: &LedgerGlobals, loader: &mut Loader) {
         let LedgerGlobals {
             small,
             medium,
             large,
         } = values;
         for (name, value) in small {
-            loader.override_global(name, value, true);
+            loader.set(name, value);
         }
         for (name, value) in medium {
-            loader.override_global(name, value, true);
+            loader.set(name, value);
         }
         for (name, value) in large {
-            loader.override_global(name, value, true);
+            loader.set(name, value);
         }
         let wanted = small.iter().any(|(_, value)| *value != 0);
-        if !wanted {
-            for map in [
-                "WAITS",
-                "TIMER_WAITS",
-                "PREEMPTIONS",
-                "LEDGER_STACKS",
-                "TIMER_SITES",
-                "WAKE_GROUPS",
-                "WAKE_CAUSES",
-            ] {
-                loader.map_max_entries(map, 1);
-            }
+        for (map, entries) in entries::ALL {
+            loader.size(map, if wanted { entries } else { 1 });
         }
     }
 }

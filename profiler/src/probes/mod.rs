@@ -6,6 +6,7 @@ pub mod breakpoint;
 mod checks;
 mod ledger;
 mod legs;
+mod loader;
 mod logs;
 mod mapped;
 mod memory;

@@ -4,11 +4,12 @@ use std::ops::Range;
 
 use anyhow::Context as _;
 use aya::maps::{Array, HashMap, MapData, PerCpuArray, RingBuf};
-use aya::{Ebpf, EbpfLoader, Pod};
+use aya::{Ebpf, Pod};
 use profiler_ebpf::{CpuState, PEEK_BYTES, RCU_WAITS, TaskEntry, TaskSlot, UNKNOWN, target};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::ledger::{LedgerGlobals, LedgerMaps, LedgerSettings};
+use super::loader::Loader;
 use super::offsets::Offsets;
 use super::target::Scope;
 
@@ -133,7 +134,7 @@ pub(super) fn open(settings: &Settings) -> anyhow::Result<Ebpf> {
         ledger: _,
     } = &settings.offsets;
     let or_unknown = |offset: &Option<u32>| offset.unwrap_or(UNKNOWN);
-    let small: [(&str, u8); 5] = [
+    let small: [(&'static str, u8); 5] = [
         ("TARGET_MODE", mode),
         ("HAS_CGROUPS", settings.has_cgroups.into()),
         ("ADOPT", pid_namespace.is_some().into()),
@@ -143,7 +144,7 @@ pub(super) fn open(settings: &Settings) -> anyhow::Result<Ebpf> {
             settings.rcu_texts.iter().any(Option::is_some).into(),
         ),
     ];
-    let medium: [(&str, u32); 11] = [
+    let medium: [(&'static str, u32); 11] = [
         ("CGROUP_LEVEL", cgroup_level),
         ("MAX_STACK", settings.max_stack),
         ("PREV_STATE_ARG", or_unknown(prev_state_arg)),
@@ -157,7 +158,7 @@ pub(super) fn open(settings: &Settings) -> anyhow::Result<Ebpf> {
         ("FREE_COMM", or_unknown(free_comm)),
     ];
     let (pidns_dev, pidns_ino) = pid_namespace.unwrap_or_default();
-    let large: [(&str, u64); 5] = [
+    let large: [(&'static str, u64); 5] = [
         ("CGROUP_ID", cgroup_id),
         ("PIDNS_DEV", pidns_dev),
         ("PIDNS_INO", pidns_ino),
@@ -166,30 +167,32 @@ pub(super) fn open(settings: &Settings) -> anyhow::Result<Ebpf> {
     ];
 
     let ledger = LedgerGlobals::from(settings.ledger.as_ref());
-    let mut loader = EbpfLoader::new();
+    let mut loader = Loader::lock();
     LedgerSettings::apply(&ledger, &mut loader);
     for (name, value) in &small {
-        loader.override_global(name, value, true);
+        loader.set(name, value);
     }
     for (name, value) in &medium {
-        loader.override_global(name, value, true);
+        loader.set(name, value);
     }
     for (name, value) in &large {
-        loader.override_global(name, value, true);
+        loader.set(name, value);
     }
-    for ((start_name, end_name), text) in IDLE_TEXT_GLOBALS.iter().zip(&settings.idle_texts) {
-        loader.override_global(start_name, &text.start, true);
-        loader.override_global(end_name, &text.end, true);
+    // Each of them is set, as the loader may have been used before.
+    for (index, (start_name, end_name)) in IDLE_TEXT_GLOBALS.iter().enumerate() {
+        let text = settings.idle_texts.get(index);
+        loader.set(start_name, &text.map_or(0, |text| text.start));
+        loader.set(end_name, &text.map_or(0, |text| text.end));
     }
     let texts = settings.rcu_texts.map(Option::unwrap_or_default);
     for ((start_name, end_name), (start, end)) in RCU_TEXT_GLOBALS.iter().zip(&texts) {
-        loader.override_global(start_name, start, true);
-        loader.override_global(end_name, end, true);
+        loader.set(start_name, start);
+        loader.set(end_name, end);
     }
-    loader.map_max_entries("EVENTS", settings.ring_bytes);
-    loader.map_max_entries("TASKS", settings.max_tasks);
+    loader.size("EVENTS", settings.ring_bytes);
+    loader.size("TASKS", settings.max_tasks);
     let cpus = aya::util::nr_cpus().map_err(|(path, error)| anyhow::anyhow!("{path}: {error}"))?;
-    loader.map_max_entries("CHECKS", u32::try_from(cpus)?);
+    loader.size("CHECKS", u32::try_from(cpus)?);
     let object = if settings.log {
         OBJECT_WITH_LOG
     } else {

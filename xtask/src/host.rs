@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -87,6 +88,22 @@ pub fn as_root(program: impl AsRef<OsStr>) -> Result<Command> {
     let mut command = Command::new(sudo);
     command.arg(program);
     Ok(command)
+}
+
+/// The CPU time that a process with its threads has used so far, user and system;
+/// nothing when it is gone.
+pub fn cpu_time(pid: u32) -> Option<Duration> {
+    cpu_time_in(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Reads `utime` and `stime` of `/proc/PID/stat`, which are in hundredths of a
+/// second for user space whatever HZ is (USER_HZ, include/asm-generic/param.h).
+fn cpu_time_in(stat: &str) -> Option<Duration> {
+    // The name in parentheses may have blanks and parentheses of its own.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    let ticks: Vec<u64> = ticks.filter_map(|field| field.parse().ok()).collect();
+    (ticks.len() == 2).then(|| Duration::from_millis(10 * (ticks[0] + ticks[1])))
 }
 
 /// A cargo of the same toolchain as the one that runs this.
@@ -191,4 +208,18 @@ pub fn target_dir() -> Result<PathBuf> {
         .as_str()
         .map(PathBuf::from)
         .context("cargo metadata names no target folder")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_cpu_time() {
+        let stat = "7 (a ) b) R 1 7 7 0 -1 4 9 0 0 0 250 30 0 0 20 0 1";
+        assert_eq!(cpu_time_in(stat), Some(Duration::from_millis(2800)));
+        assert_eq!(cpu_time_in("7 (a"), None);
+        assert_eq!(cpu_time_in("7 (a) R 1"), None);
+        assert!(cpu_time(std::process::id()).is_some());
+    }
 }

@@ -86,6 +86,11 @@ pub struct Outcome {
     pub complaints: Vec<String>,
     /// From the start of QEMU to the start of the script.
     pub boot: Duration,
+    /// When the output arrived: from so many bytes on, so long after the start of
+    /// QEMU.
+    pub arrivals: Vec<(usize, Duration)>,
+    /// What QEMU used of this machine's CPUs.
+    pub cpu: Duration,
     /// From the start of QEMU to its end.
     pub total: Duration,
 }
@@ -173,7 +178,10 @@ impl Vm {
             console_port: Port::new(folder.path().join("console")),
             control: Control::default(),
             text: Vec::new(),
+            arrivals: Vec::new(),
+            started,
             boot: None,
+            cpu: Duration::default(),
         };
         running.watch(self, started)?;
         let files = match &self.root {
@@ -190,6 +198,8 @@ impl Vm {
             files,
             complaints,
             boot: running.boot.unwrap_or_default(),
+            arrivals: running.arrivals,
+            cpu: running.cpu,
             total: started.elapsed(),
         })
     }
@@ -299,7 +309,10 @@ struct Running<'a> {
     control_port: Port,
     control: Control,
     text: Vec<u8>,
+    arrivals: Vec<(usize, Duration)>,
+    started: Instant,
     boot: Option<Duration>,
+    cpu: Duration,
 }
 
 impl Running<'_> {
@@ -308,6 +321,8 @@ impl Running<'_> {
         let name = &vm.kernel.name;
         let mut done_at = None;
         loop {
+            // Before it is waited for, which ends the record.
+            self.cpu = host::cpu_time(self.child.0.id()).unwrap_or(self.cpu);
             let ended = self.child.0.try_wait().context("waiting for QEMU")?;
             self.take(vm.echo)?;
             if self.control.ready && self.boot.is_none() {
@@ -354,6 +369,10 @@ impl Running<'_> {
                 .write_all(&output)
                 .and_then(|()| stdout.flush())
                 .context("writing to standard output")?;
+        }
+        if !output.is_empty() {
+            self.arrivals
+                .push((self.text.len(), self.started.elapsed()));
         }
         self.text.extend_from_slice(&output);
         self.control.push(&control)

@@ -59,31 +59,6 @@ pub(super) fn last() -> impl Iterator<Item = &'static Check> {
     LAST.iter()
 }
 
-/// Shell functions that every check has.
-///
-/// `under N` switches to the N-th preemption model, counted on from the first when
-/// there are fewer, and closes debugfs, as lockdown does; `said FILE` takes down
-/// what a document of preemptprof says of the model, and opens debugfs again.
-/// Both do nothing where the model is fixed. So models are switched and read from
-/// memory without a run of their own.
-pub(super) const PRELUDE: &str = r#"
-under() {
-    [ -e /sys/kernel/debug/sched/preempt ] || return 0
-    set -- $1 $(tr -d '()' </sys/kernel/debug/sched/preempt)
-    shift $((($1 - 1) % ($# - 1) + 1))
-    echo $1 >/sys/kernel/debug/sched/preempt || exit 1
-    echo "$1: $(cat /sys/kernel/debug/sched/preempt)" >>/tmp/switched
-    echo $1 >/tmp/model
-    umount /sys/kernel/debug || exit 1
-}
-said() {
-    [ -e /tmp/model ] || return 0
-    echo "$(cat /tmp/model) $(tr -d '\n ' <$1 | sed 's/.*"preempt_model":{\([^}]*\)}.*/\1/')" >>/tmp/said
-    rm /tmp/model
-    mount -t debugfs none /sys/kernel/debug || exit 1
-}
-"#;
-
 /// What preemptprof depends on.
 const CHECKS: &[Check] = &[
     Check {
@@ -321,38 +296,6 @@ mod tests {
         subject.name = "7.3-rt".to_owned();
         verify("model-from-memory", &subject, &realtime).unwrap();
         assert!(verify("model-from-memory", &subject, &right).is_err());
-    }
-
-    #[test]
-    fn the_prelude_goes_through_all_models() {
-        let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name).display().to_string();
-        // A plain file does not mark what was written into it.
-        let script = PRELUDE
-            .replace("/tmp/", &at(""))
-            .replace("/sys/kernel/debug/sched/preempt", &at("models"));
-        let body = "mount() { echo \"none (voluntary) full\" >$M; }; umount() { :; }\n\
-             for n in 1 2 3 4; do mount; under $n; said $D; done; cat $S";
-        let document = at("document");
-        std::fs::write(
-            &document,
-            "{\n \"kernel\": {\"preempt_model\": {\n\"active\": \"full\"}}}",
-        )
-        .unwrap();
-        let output = std::process::Command::new("sh")
-            .args(["-c", &format!("{script}\n{body}")])
-            .env("M", at("models"))
-            .env("D", document)
-            .env("S", at("said"))
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert_eq!(
-            text,
-            "none \"active\":\"full\"\nvoluntary \"active\":\"full\"\n\
-             full \"active\":\"full\"\nnone \"active\":\"full\"\n",
-            "{output:?}"
-        );
     }
 
     #[test]

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::checks::{self, Check, PRELUDE, Section, Subject};
-use super::{Selection, Tally, recording};
+use super::checks::{self, Check, Section, Subject};
+use super::{Selection, Tally, recording, runs};
 use crate::dist;
 use crate::host;
 use crate::kernels::{self, Kernel};
-use crate::vm::{Failure, GuestFile, Vm};
+use crate::vm::{Failure, GuestFile, Outcome, Vm};
 
 /// Lab kernels that take part where they are found.
 const LAB: [&str; 2] = ["6.1-plain", "6.1-debug-preempt"];
@@ -243,12 +243,7 @@ fn boot(
             } else {
                 Err(anyhow::anyhow!("the kernel complains: {complaints}"))
             };
-            eprintln!(
-                "{}: booted in {:.1} s, {:.1} s in all",
-                subject.name,
-                outcome.boot.as_secs_f64(),
-                outcome.total.as_secs_f64()
-            );
+            eprintln!("{}: {}", subject.name, times(&outcome));
             (outcome.output, console)
         }
         Err(error) => match error.downcast_ref::<Failure>() {
@@ -257,6 +252,51 @@ fn boot(
         },
     };
     Ok((parse(&output), console))
+}
+
+/// How many of the checks that took longest are told.
+const DEAREST: usize = 4;
+
+/// Where the time of a boot went.
+fn times(outcome: &Outcome) -> String {
+    let mut spent = durations(&outcome.output, &outcome.arrivals);
+    spent.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
+    let dearest: Vec<String> = spent
+        .iter()
+        .take(DEAREST)
+        .map(|(name, time)| format!("{name} {:.1} s", time.as_secs_f64()))
+        .collect();
+    format!(
+        "booted in {:.1} s, {:.1} s in all, {:.1} s of CPU; dearest: {}",
+        outcome.boot.as_secs_f64(),
+        outcome.total.as_secs_f64(),
+        outcome.cpu.as_secs_f64(),
+        dearest.join(", ")
+    )
+}
+
+/// How long each check took that came to its end, by when its lines arrived.
+fn durations<'a>(output: &'a str, arrivals: &[(usize, Duration)]) -> Vec<(&'a str, Duration)> {
+    let arrived = |at: usize| {
+        let upto = arrivals.partition_point(|(from, _)| *from <= at);
+        arrivals[..upto]
+            .last()
+            .map_or_else(Duration::default, |a| a.1)
+    };
+    let mut spent = Vec::new();
+    let mut open = None;
+    let mut at = 0;
+    for line in output.split_inclusive('\n') {
+        if let Some(name) = line.strip_prefix(BEGIN) {
+            open = Some((name.trim_end(), arrived(at)));
+        } else if line.starts_with(END)
+            && let Some((name, began)) = open.take()
+        {
+            spent.push((name, arrived(at).saturating_sub(began)));
+        }
+        at += line.len();
+    }
+    spent
 }
 
 /// The script of a boot. Each check's own part is a file, so that one with broken
@@ -269,7 +309,7 @@ fn scripts(
     let mut script = String::new();
     for check in checks {
         let file = tempfile::NamedTempFile::new().context("a temporary file")?;
-        let text = format!("{PRELUDE}{}\n", (check.script)(subject));
+        let text = format!("{}{}\n", runs::prelude(subject), (check.script)(subject));
         std::fs::write(file.path(), text).context("a check's script")?;
         let path = format!("/vm/checks/{}", check.name);
         script.push_str(&format!(
@@ -277,6 +317,11 @@ fn scripts(
             name = check.name
         ));
         files.push((file, path));
+    }
+    for (path, text) in runs::FILES {
+        let file = tempfile::NamedTempFile::new().context("a temporary file")?;
+        std::fs::write(file.path(), text).context("a workload's script")?;
+        files.push((file, path.to_owned()));
     }
     Ok(script)
 }
@@ -321,6 +366,22 @@ mod tests {
         assert_eq!(sections["b"], section(3, "no end\n"));
         assert_eq!(sections["c"], section(0, ""));
         assert!(!sections.contains_key("d"));
+    }
+
+    #[test]
+    fn says_how_long_checks_took() {
+        let output = "noise\n@@check a\none\n\n@@status 0\n@@check b\n\n@@status 1\n@@check c\n";
+        let second = Duration::from_secs;
+        let at = |text: &str| output.find(text).unwrap();
+        let arrivals = [
+            (0, second(4)),
+            (at("one"), second(5)),
+            (at("@@status 0"), second(7)),
+            (at("@@status 1"), second(12)),
+        ];
+        let spent = durations(output, &arrivals);
+        assert_eq!(spent, [("a", second(3)), ("b", second(5))]);
+        assert_eq!(durations(output, &[])[0], ("a", Duration::ZERO));
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod ledger;
 mod matrix;
 mod product;
 mod recording;
+mod runs;
 mod tally;
 
 use anyhow::Result;

@@ -7,12 +7,13 @@ use anyhow::{Context as _, bail};
 use aya::Ebpf;
 use aya::programs::{RawTracePoint, RawTracePointRunOptions, TestRun as _};
 use profiler_ebpf::{TEXT_PAGE, TEXT_PAGES};
+use zerocopy::IntoBytes as _;
 
 use super::mapped::Mapped;
 use super::object::{self, Settings};
 
-/// One page as it is read.
-type Page = [u8; TEXT_PAGE];
+/// One page as it is read: in words, as what is mapped is read piece by piece.
+type Page = [u64; TEXT_PAGE / 8];
 
 /// Longer text than this no kernel has.
 const LONGEST: u64 = 256 << 20;
@@ -50,9 +51,9 @@ pub fn read_text(range: Range<u64>) -> anyhow::Result<Vec<u8>> {
             let lost = failed > 0 && run(&mut ebpf, at + page * TEXT_PAGE as u64, 1)? > 0;
             let from = if failed > 0 { 0 } else { page as usize };
             match pages.get(from).filter(|_| !lost) {
-                Some(bytes) => {
+                Some(words) => {
                     readable = true;
-                    text.extend_from_slice(&bytes);
+                    text.extend_from_slice(words.as_bytes());
                 }
                 None => text.resize(text.len() + TEXT_PAGE, 0),
             }

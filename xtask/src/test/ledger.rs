@@ -4,27 +4,25 @@
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use super::checks::{Check, Section, succeeded};
-use super::runs::{ROUND_TRIPS, WAITS};
+use super::checks::Check;
+use super::product::parts;
+use super::runs::{self, ROUND_TRIPS, WAITS, traced};
 
-/// Parts one run from the next, and what preemptprof said from what the kernel
-/// says.
-const PART: &str = "@@part";
 /// Switches that are counted in one place and not yet, or no more, in another.
 const SLACK: u64 = 40;
 
-/// The checks.
+/// The checks. They judge what [`runs::watched`] and [`runs::machine`] printed.
 pub(super) const LEDGER: &[Check] = &[
     Check {
         name: "ledger",
         skip: |_| None,
-        script: |_| "watched; cat /tmp/watched.json".to_owned(),
-        verify: |_, section| verify_ledger(&report(section)?),
+        script: runs::as_before,
+        verify: |_, section| verify_ledger(&parts(section)?.0),
     },
     Check {
         name: "switches-by-task",
         skip: |_| None,
-        script: |_| format!("watched; cat /tmp/watched.json; echo {PART}; cat /tmp/counts"),
+        script: runs::as_before,
         verify: |_, section| {
             let (report, kernel) = parts(section)?;
             verify_tasks(&report, kernel)
@@ -33,37 +31,19 @@ pub(super) const LEDGER: &[Check] = &[
     Check {
         name: "ledger-timers",
         skip: |_| None,
-        script: |_| "watched; cat /tmp/watched.json".to_owned(),
-        verify: |_, section| verify_timers(&report(section)?),
+        script: runs::as_before,
+        verify: |_, section| verify_timers(&parts(section)?.0),
     },
     Check {
         name: "synchronize_rcu",
         skip: |_| None,
-        script: |_| {
-            format!(
-                "machine; cat /tmp/machine.json; echo {PART}\n\
-                 grep -c 'synchronize_rcu_expedited <-' /tmp/machine.trace"
-            )
-        },
+        script: runs::as_before,
         verify: |_, section| {
-            let (report, traced) = parts(section)?;
-            verify_calls(&report, traced)
+            let (report, trace) = parts(section)?;
+            verify_calls(&report, traced(trace, "synchronize_rcu_expedited"))
         },
     },
 ];
-
-/// The report that a script printed.
-fn report(section: &Section) -> Result<Value> {
-    succeeded(section)?;
-    serde_json::from_str(&section.output).context("bad JSON")
-}
-
-/// The report that a script printed, and what the kernel says.
-fn parts(section: &Section) -> Result<(Value, &str)> {
-    succeeded(section)?;
-    let (report, kernel) = section.output.split_once(PART).context("cut short")?;
-    Ok((serde_json::from_str(report).context("bad JSON")?, kernel))
-}
 
 /// The number behind a name in a JSON object.
 fn number(value: &Value, name: &str) -> Result<u64> {
@@ -200,8 +180,7 @@ fn verify_timers(report: &Value) -> Result<()> {
     Ok(())
 }
 
-fn verify_calls(report: &Value, traced: &str) -> Result<()> {
-    let traced: u64 = traced.trim().parse().context("the tracer's count")?;
+fn verify_calls(report: &Value, traced: u64) -> Result<()> {
     ensure!(traced > 0, "the guest made no call");
     let events = report["rcu"].as_array().context("no rcu")?;
     let event = events
@@ -340,10 +319,10 @@ mod tests {
             }]})
         };
         let exit = "network namespace exit";
-        verify_calls(&calls(3, exit), "\n3\n").unwrap();
-        assert!(verify_calls(&calls(2, exit), "3").is_err());
-        assert!(verify_calls(&calls(0, exit), "0").is_err());
-        assert!(verify_calls(&calls(3, "unmount"), "3").is_err());
+        verify_calls(&calls(3, exit), 3).unwrap();
+        assert!(verify_calls(&calls(2, exit), 3).is_err());
+        assert!(verify_calls(&calls(0, exit), 0).is_err());
+        assert!(verify_calls(&calls(3, "unmount"), 3).is_err());
         assert_eq!(LEDGER.len(), 4, "a check without its test");
     }
 }

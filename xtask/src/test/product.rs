@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::checks::{Check, Section, Subject, succeeded};
 use super::ledger::lost;
 use super::recording::{FILE as RECORDING, valid_report};
-use super::runs::{self, ROUND_TRIPS};
+use super::runs::{self, ROUND_TRIPS, traced};
 
 /// Parts what preemptprof said from what the kernel says.
 const KERNEL_SAYS: &str = "@@kernel";
@@ -66,10 +66,9 @@ pub(super) const PRODUCT: &[Check] = &[
     Check {
         name: "switches",
         skip: |_| None,
-        script: |_| "watched; cat /tmp/watched.json".to_owned(),
+        script: |_| runs::watched(KERNEL_SAYS),
         verify: |_, section| {
-            succeeded(section)?;
-            let report = json(&section.output)?;
+            let (report, _) = parts(section)?;
             valid_report(&report)?;
             verify_watched(&report)
         },
@@ -77,26 +76,17 @@ pub(super) const PRODUCT: &[Check] = &[
     Check {
         name: "counting",
         skip: |_| None,
-        script: |_| "watched; cat /tmp/watched.json".to_owned(),
-        verify: |subject, section| {
-            succeeded(section)?;
-            verify_counting(subject, &json(&section.output)?)
-        },
+        script: runs::as_before,
+        verify: |subject, section| verify_counting(subject, &parts(section)?.0),
     },
     Check {
         name: "rcu_barrier",
         skip: |_| None,
-        script: |_| {
-            format!(
-                "machine; cat /tmp/machine.json; echo {KERNEL_SAYS}\n\
-                 grep -c 'rcu_barrier <-' /tmp/machine.trace"
-            )
-        },
+        script: |_| runs::machine(KERNEL_SAYS),
         verify: |_, section| {
-            succeeded(section)?;
-            let (report, traced) = parts(section)?;
+            let (report, trace) = parts(section)?;
             valid_report(&report)?;
-            verify_rcu_barrier(&report, &traced)
+            verify_rcu_barrier(&report, traced(trace, "rcu_barrier"))
         },
     },
     Check {
@@ -109,29 +99,23 @@ pub(super) const PRODUCT: &[Check] = &[
         name: "other-legs",
         skip: |subject| elsewhere("other-legs", subject),
         // The legs themselves are those of the recording, on every kernel.
-        script: |_| {
-            format!(
-                "{}\necho {KERNEL_SAYS}; grep -c 'rcu_barrier <-' /tmp/legs.trace",
-                runs::barriers_without_btf()
-            )
-        },
+        script: |_| runs::barriers_without_btf(KERNEL_SAYS),
         verify: |subject, section| {
-            succeeded(section)?;
-            let (report, traced) = parts(section)?;
+            let (report, trace) = parts(section)?;
+            let traced = traced(trace, "rcu_barrier");
             valid_report(&report)?;
             verify_other_legs(subject, &report, false)?;
             if is_old(subject) {
                 // A return probe has as many instances as there are CPUs on a kernel
                 // without preemption: of calls at the same time some are missed.
                 let count = report["rcu"][0]["count"].as_u64().unwrap_or(0);
-                let traced: u64 = traced.trim().parse()?;
                 ensure!(
                     (1..=traced).contains(&count),
                     "{traced} calls, {count} seen"
                 );
                 return Ok(());
             }
-            verify_rcu_barrier(&report, &traced)
+            verify_rcu_barrier(&report, traced)
         },
     },
     Check {
@@ -245,11 +229,7 @@ pub(super) fn verify_other_legs(
     Ok(())
 }
 
-fn verify_rcu_barrier(report: &Value, traced: &str) -> Result<()> {
-    let traced: u64 = traced
-        .trim()
-        .parse()
-        .context("the function tracer's count")?;
+fn verify_rcu_barrier(report: &Value, traced: u64) -> Result<()> {
     ensure!(traced > 0, "the guest made no rcu_barrier call");
     let event = report["rcu"]
         .as_array()
@@ -366,13 +346,18 @@ fn json(output: &str) -> Result<Value> {
     serde_json::from_str(&output[start..=end]).with_context(|| format!("bad JSON: {output}"))
 }
 
-/// What preemptprof said, and what the kernel says.
-fn parts(section: &Section) -> Result<(Value, String)> {
+/// The report that a run printed, and what the kernel says.
+///
+/// # Errors
+///
+/// When it failed or was cut short.
+pub(super) fn parts(section: &Section) -> Result<(Value, &str)> {
+    succeeded(section)?;
     let (report, kernel) = section
         .output
         .split_once(KERNEL_SAYS)
         .with_context(|| format!("cut short: {}", section.output))?;
-    Ok((json(report)?, kernel.to_owned()))
+    Ok((json(report)?, kernel))
 }
 
 #[cfg(test)]
@@ -444,7 +429,7 @@ mod tests {
                 report["switches"][name] = count.into();
             }
             report["loss"]["by_reason"] = serde_json::json!({"task_map_full": lost});
-            report.to_string()
+            format!("{report}\n{KERNEL_SAYS}\n")
         };
         verify("switches", "6.1", &switches(2 * ROUND_TRIPS + 9, 0)).unwrap();
         assert!(verify("switches", "6.1", &switches(2 * ROUND_TRIPS - 9, 0)).is_err());
@@ -452,10 +437,11 @@ mod tests {
 
         assert!(verify("switches", "6.1", "{\"schema\": \"preemptprof/report/1\"}").is_err());
 
-        let barriers = |mut report: Value, count: u64, traced: u64| {
+        let barriers = |mut report: Value, count: u64, traced: usize| {
             assert_eq!(report["rcu"][0]["event"], "rcu_barrier");
             report["rcu"][0]["count"] = count.into();
-            format!("{report}\n{KERNEL_SAYS}\n{traced}\n")
+            let call = " kworker/u4:1-31 [000] ..... 7.1: rcu_barrier <-cleanup_net\n";
+            format!("{report}\n{KERNEL_SAYS}\n{}", call.repeat(traced))
         };
         let rcu = |count, traced| barriers(valid(), count, traced);
         verify("rcu_barrier", "6.1", &rcu(3, 3)).unwrap();
@@ -528,7 +514,7 @@ mod tests {
 
         verify("killed", "6.1", "survived\n").unwrap();
         assert!(verify("killed", "6.1", "").is_err());
-        let legs = |switch: &str, traced: u64| {
+        let legs = |switch: &str, traced: usize| {
             let probes: Vec<Value> = [
                 ("sample", "cpu-clock"),
                 ("switch", switch),

@@ -1,5 +1,5 @@
-//! Runs of preemptprof in a guest that several checks are about: a start of it is
-//! what is dear in an emulator, not what it watches.
+//! Runs of preemptprof in a guest that several checks judge: a start of it is what is
+//! dear in an emulator, not what it watches.
 
 use super::checks::Subject;
 use crate::vm::SHARE;
@@ -17,7 +17,8 @@ pub(super) const WAITS: u64 = 20;
 /// debugfs again. Both do nothing where the model is fixed. So models are switched
 /// and read from memory without a run of their own.
 ///
-/// `watched` and `machine` make the shared runs, once.
+/// `trace_calls FUNCTION...` has the function tracer see calls, and `calls_traced`
+/// prints those.
 const PRELUDE: &str = r#"
 under() {
     [ -e /sys/kernel/debug/sched/preempt ] || return 0
@@ -33,27 +34,6 @@ said() {
     echo "$(cat /tmp/model) $(tr -d '\n ' <$1 | sed 's/.*"preempt_model":{\([^}]*\)}.*/\1/')" >>/tmp/said
     rm /tmp/model
     mount -t debugfs none /sys/kernel/debug || exit 1
-}
-once() {
-    [ -e /tmp/$1.tried ] || { touch /tmp/$1.tried; return 1; }
-    [ -e /tmp/$1.json ] || { echo "the run of an earlier check failed"; exit 1; }
-}
-watched() {
-    once watched && return
-    under 2
-    mkfifo /tmp/hold || exit 1
-    preemptprof run --ledger --max-overhead 10 --format json --report /tmp/watched.json -- \
-        sh /vm/tree >/tmp/own 2>&1 || { cat /tmp/own; exit 1; }
-    said /tmp/watched.json
-}
-machine() {
-    once machine && return
-    trace_calls rcu_barrier synchronize_rcu_expedited
-    under 3
-    preemptprof run -a --ledger --count off --format json --report /tmp/machine.json -- \
-        sh /vm/namespaces || exit 1
-    said /tmp/machine.json
-    calls_traced >/tmp/machine.trace
 }
 trace_calls() {
     cd /sys/kernel/tracing || exit 1
@@ -98,6 +78,41 @@ done
 echo 0 >tracing_on
 ";
 
+/// A run of the benchmarks, and what the kernel says of their tasks.
+pub(super) fn watched(part: &str) -> String {
+    format!(
+        "under 2; mkfifo /tmp/hold || exit 1\n\
+         preemptprof run --ledger --max-overhead 10 --format json --report /tmp/watched.json -- \
+         sh /vm/tree >/tmp/own 2>&1 || {{ cat /tmp/own; exit 1; }}\n\
+         said /tmp/watched.json; cat /tmp/watched.json; echo {part}; cat /tmp/counts"
+    )
+}
+
+/// A run of the whole machine while network namespaces end, and what the function
+/// tracer saw.
+pub(super) fn machine(part: &str) -> String {
+    format!(
+        "trace_calls rcu_barrier synchronize_rcu_expedited; under 3\n\
+         preemptprof run -a --ledger --count off --format json --report /tmp/machine.json -- \
+         sh /vm/namespaces || exit 1\n\
+         said /tmp/machine.json; cat /tmp/machine.json; echo {part}; calls_traced"
+    )
+}
+
+/// The script of a check that judges what [`source`] printed.
+pub(super) fn as_before(_: &Subject) -> String {
+    String::new()
+}
+
+/// The check that prints what a check judges.
+pub(super) fn source(check: &'static str) -> &'static str {
+    match check {
+        "counting" | "ledger" | "switches-by-task" | "ledger-timers" => "switches",
+        "synchronize_rcu" => "rcu_barrier",
+        own => own,
+    }
+}
+
 /// The files that the shared runs need in the guest, by path.
 pub(super) const FILES: [(&str, &str); 2] = [("/vm/tree", TREE), ("/vm/namespaces", NAMESPACES)];
 
@@ -124,14 +139,20 @@ pub(super) fn record(file: &str) -> String {
     )
 }
 
-/// Calls of rcu_barrier without the kernel's BTF.
-pub(super) fn barriers_without_btf() -> String {
-    "trace_calls rcu_barrier\n\
-     mount -t tmpfs none /sys/kernel/btf || exit 1\n\
-     preemptprof run -a --count off --format json --report /tmp/legs.json -- \
-     sh /vm/namespaces || exit 1\n\
-     umount /sys/kernel/btf; calls_traced >/tmp/legs.trace; cat /tmp/legs.json"
-        .to_owned()
+/// Calls of rcu_barrier without the kernel's BTF, and what the function tracer saw.
+pub(super) fn barriers_without_btf(part: &str) -> String {
+    format!(
+        "trace_calls rcu_barrier; mount -t tmpfs none /sys/kernel/btf || exit 1\n\
+         preemptprof run -a --count off --format json --report /tmp/legs.json -- \
+         sh /vm/namespaces || exit 1\n\
+         umount /sys/kernel/btf; cat /tmp/legs.json; echo {part}; calls_traced"
+    )
+}
+
+/// How often the function tracer saw a function called.
+pub(super) fn traced(trace: &str, function: &str) -> u64 {
+    let called = format!(": {function} <-");
+    trace.lines().filter(|line| line.contains(&called)).count() as u64
 }
 
 #[cfg(test)]

@@ -53,6 +53,8 @@ pub struct Vm {
     pub smp: u32,
     /// Guest time is the count of executed instructions, one nanosecond each.
     pub icount: bool,
+    /// The CPU model, as QEMU's `-cpu` takes it.
+    pub cpu: String,
     /// Memory in MiB.
     pub mem_mib: u32,
     /// More kernel parameters.
@@ -90,7 +92,7 @@ pub struct Outcome {
     /// QEMU.
     pub arrivals: Vec<(usize, Duration)>,
     /// What QEMU used of this machine's CPUs.
-    pub cpu: Duration,
+    pub cpu_time: Duration,
     /// From the start of QEMU to its end.
     pub total: Duration,
 }
@@ -120,6 +122,7 @@ impl Vm {
             kernel,
             smp: 2,
             icount: false,
+            cpu: "max".to_owned(),
             mem_mib: 1024,
             append: String::new(),
             files: Vec::new(),
@@ -181,7 +184,7 @@ impl Vm {
             arrivals: Vec::new(),
             started,
             boot: None,
-            cpu: Duration::default(),
+            cpu_time: Duration::default(),
         };
         running.watch(self, started)?;
         let files = match &self.root {
@@ -199,7 +202,7 @@ impl Vm {
             complaints,
             boot: running.boot.unwrap_or_default(),
             arrivals: running.arrivals,
-            cpu: running.cpu,
+            cpu_time: running.cpu_time,
             total: started.elapsed(),
         })
     }
@@ -222,7 +225,7 @@ impl Vm {
             command.args(["-accel", "tcg,thread=single"]);
         }
         command
-            .args(["-cpu", "max", "-smp", &self.smp.to_string()])
+            .args(["-cpu", &self.cpu, "-smp", &self.smp.to_string()])
             .args(["-m", &self.mem_mib.to_string()])
             .args([
                 "-nodefaults",
@@ -312,7 +315,7 @@ struct Running<'a> {
     arrivals: Vec<(usize, Duration)>,
     started: Instant,
     boot: Option<Duration>,
-    cpu: Duration,
+    cpu_time: Duration,
 }
 
 impl Running<'_> {
@@ -322,7 +325,7 @@ impl Running<'_> {
         let mut done_at = None;
         loop {
             // Before it is waited for, which ends the record.
-            self.cpu = host::cpu_time(self.child.0.id()).unwrap_or(self.cpu);
+            self.cpu_time = host::cpu_time(self.child.0.id()).unwrap_or(self.cpu_time);
             let ended = self.child.0.try_wait().context("waiting for QEMU")?;
             self.take(vm.echo)?;
             if self.control.ready && self.boot.is_none() {

@@ -20,7 +20,7 @@ const LOOK_NS: u64 = 1_000_000;
 const LOOK_AT_LOCK_NS: u64 = 60_000;
 /// How often a place is looked at in one pass whose function was hit elsewhere,
 /// or was sampled: work comes in bursts.
-const LOOKS: [u32; 2] = [4, 3];
+const LOOKS: [u32; 2] = [6, 4];
 /// Windows on known places: between these, and so that about this many hits are
 /// expected: then they take about as much as the window itself. A longer window
 /// sees more of what a workload does by turns.
@@ -35,6 +35,9 @@ const MISSES: u8 = 40;
 /// How long a workload is at one thing, by and large: longer windows say more than
 /// shorter ones up to this.
 const TURN_NS: f64 = 200_000.0;
+/// Windows on one set of unknown places: aiming takes as much as a window does, and
+/// two at different times say more of what comes in bursts than one that is longer.
+const LOOK_WINDOWS: u32 = 2;
 /// Windows on one set of known places before the next is aimed at.
 const WINDOWS: u32 = 4;
 /// A place may be hotter than it was seen to be: by this share of all hits for
@@ -376,7 +379,7 @@ impl Schedule {
         Some(Set {
             places,
             window_ns: self.stretched(if lock { LOOK_AT_LOCK_NS } else { LOOK_NS }),
-            windows: 1,
+            windows: if lock { 1 } else { LOOK_WINDOWS },
         })
     }
 

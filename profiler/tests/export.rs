@@ -67,6 +67,32 @@ fn folded_rcu() {
     insta::assert_snapshot!(folded);
 }
 
+/// What is too small to be drawn counts for what is around it.
+#[test]
+fn svg_of_many_small_stacks_keeps_their_samples() {
+    let mut builder = Builder::new();
+    builder.kernel(20_000, "big", TARGET, &["inner", "outer"]);
+    for task in 0..30 {
+        builder.kernel(1, &format!("small{task}"), TARGET, &["f"]);
+        builder.kernel(1, "big", TARGET, &[&format!("rare{task}"), "outer"]);
+    }
+    let svg = draw(&builder.recording, By::Time).unwrap();
+    for text in [
+        "total_samples=\"20060\"",
+        "[tasks too small to be drawn] (30 samples",
+        "<title>big (20,030 samples",
+        "<title>outer (20,030 samples",
+        "<title>inner (20,000 samples",
+    ] {
+        assert!(svg.contains(text), "no {text}");
+    }
+    assert!(!svg.contains("rare") && !svg.contains("small1"));
+    // The text has all of it.
+    let folded = fold(&builder.recording, By::Time);
+    assert_eq!(folded.lines().count(), 61);
+    assert_eq!(total(&folded), 20_060);
+}
+
 #[test]
 fn svg_shows_the_options_with_their_shares() {
     let svg = draw(&common::messaging(), By::Time).unwrap();
@@ -229,7 +255,10 @@ proptest! {
             .collect();
         let unnamed = usize::from(comms.contains("") && comms.contains("[unknown]"));
         prop_assert_eq!(names.len(), comms.len() - unnamed);
-        well_formed(&draw(&builder.recording, By::Time).unwrap());
+        let svg = draw(&builder.recording, By::Time).unwrap();
+        well_formed(&svg);
+        let all = format!("total_samples=\"{expected}\"");
+        prop_assert!(svg.contains(&all), "no {}", all);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::By;
 use super::group::{self, Key, Part};
 use crate::fast_map::FastMap;
 use crate::model::{Attribution, comm, frame_name, is_workload};
-use crate::recording::{Recording, Sample, SampleFlags};
+use crate::recording::Recording;
 use crate::report::{command_line, escape};
 
 /// Threads that get a track each. A recording with more has one track a name,
@@ -147,7 +147,7 @@ impl<'r> Builder<'r> {
                 profile.set_thread_samples_weight_type(thread, WeightType::Samples);
                 thread
             });
-            let key = key(sample);
+            let key = Key::of(sample);
             let stack = match stacks.get(&(thread, key)) {
                 Some(stack) => *stack,
                 None => {
@@ -206,15 +206,6 @@ impl<'r> Builder<'r> {
                 .add_category(attribution.option(option), color)
                 .into()
         })
-    }
-}
-
-fn key(sample: &Sample) -> Key {
-    Key {
-        comm: sample.comm,
-        user_stack: sample.user_stack,
-        kernel_stack: sample.kernel_stack,
-        user_mode: sample.flags & SampleFlags::USER_MODE != 0,
     }
 }
 

@@ -5,17 +5,18 @@
 //! owns ends in a frame that names it.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::By;
-use super::group::{Key, NO_STACK, USER, groups};
-use crate::fast_map::FastMap;
-use crate::model::{Attribution, comm, frame_name, frames};
+use super::tree::{Limits, Step, Tree, Visitor};
+use crate::model::Attribution;
 use crate::recording::Recording;
 use crate::report::{needs_escape, push_escaped};
 
-/// Writes the workload's folded stacks, sorted. The weights add up to the
+/// Stands for all tasks that are left out.
+const TOO_SMALL: &str = "[tasks too small to be drawn]";
+
+/// Writes the workload's folded stacks, sorted by their frames. The weights add up to the
 /// workload's samples, or to the nanoseconds it was blocked.
 ///
 /// # Errors
@@ -27,100 +28,96 @@ pub fn write(
     by: By,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    for (line, weight) in fold(recording, attribution, by, &|_| "") {
-        writeln!(out, "{line} {weight}")?;
-    }
-    Ok(())
+    let limits = Limits {
+        options: false,
+        ..Limits::NONE
+    };
+    let mark = |_| "";
+    fold(recording, attribution, by, limits, mark, |line, weight| {
+        writeln!(out, "{line} {weight}")
+    })
 }
 
-/// The folded stacks with their weights. Each frame that an option owns gets
-/// `mark(option)` appended to its name.
+/// Hands each folded stack to `write` with its weight. Each frame that an option
+/// owns gets `mark(option)` appended to its name. What is left out counts for the
+/// frame around it.
 pub(super) fn fold(
     recording: &Recording,
     attribution: &Attribution,
     by: By,
-    mark: &dyn Fn(usize) -> &'static str,
-) -> BTreeMap<String, u64> {
-    let mut names = Names {
-        recording,
-        escaped: FastMap::default(),
+    limits: Limits,
+    mark: impl Fn(usize) -> &'static str,
+    write: impl FnMut(&str, u64) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut tree = Tree::new(recording, attribution, by);
+    let mut lines = Lines {
+        names: tree.names.iter().map(|name| frame(name)).collect(),
+        attribution,
+        mark,
+        write,
+        line: String::new(),
+        ends: Vec::new(),
     };
-    let mut lines: BTreeMap<String, u64> = BTreeMap::new();
-    for (key, weight) in groups(recording, by) {
-        let line = names.line(key, attribution, by, mark);
-        let sum = lines.entry(line).or_default();
-        *sum = sum.saturating_add(weight);
-    }
-    lines
+    tree.walk(limits, &mut lines)
 }
 
-/// Names, escaped once each.
-struct Names<'r> {
-    recording: &'r Recording,
-    escaped: FastMap<&'r str, Cow<'r, str>>,
+/// Writes a line for each node that something ends at.
+struct Lines<'r, M, W> {
+    /// Names, escaped.
+    names: Vec<Cow<'r, str>>,
+    attribution: &'r Attribution,
+    mark: M,
+    write: W,
+    /// The path to the node entered last.
+    line: String,
+    /// Where each node of it ends.
+    ends: Vec<usize>,
 }
 
-impl<'r> Names<'r> {
-    fn push(&mut self, line: &mut String, name: &'r str) {
-        line.push_str(self.escaped.entry(name).or_insert_with(|| frame(name)));
-    }
-
-    fn line(
-        &mut self,
-        key: Key,
-        attribution: &Attribution,
-        by: By,
-        mark: &dyn Fn(usize) -> &'static str,
-    ) -> String {
-        let recording = self.recording;
-        let mut line = String::new();
-        let task = comm(recording, key.comm);
-        // A line that begins with `#` is a comment to the tools.
-        if let Some(rest) = task.strip_prefix('#') {
-            line.push_str("\\x23");
-            line.push_str(&frame(rest));
-        } else {
-            self.push(&mut line, task);
+impl<M, W> Visitor for Lines<'_, M, W>
+where
+    M: Fn(usize) -> &'static str,
+    W: FnMut(&str, u64) -> io::Result<()>,
+{
+    fn enter(&mut self, depth: usize, step: Step, _: u64) -> io::Result<()> {
+        self.ends.truncate(depth);
+        self.line.truncate(self.ends.last().copied().unwrap_or(0));
+        if depth > 0 {
+            self.line.push(';');
         }
-        let user = frames(recording, key.user_stack);
-        for &id in user.iter().rev() {
-            line.push(';');
-            self.push(&mut line, frame_name(recording, id));
-        }
-        if key.user_mode {
-            if user.is_empty() {
-                line.push(';');
-                line.push_str(USER);
+        match step {
+            Step::Name(name, option) => {
+                let name = &*self.names[name as usize];
+                // A line that begins with `#` is a comment to the tools.
+                match name.strip_prefix('#').filter(|_| depth == 0) {
+                    Some(rest) => {
+                        self.line.push_str("\\x23");
+                        self.line.push_str(rest);
+                    }
+                    None => self.line.push_str(name),
+                }
+                if let Some(option) = option {
+                    self.line.push_str((self.mark)(option.into()));
+                }
             }
-            return line;
+            Step::Owner(option) => {
+                let option = usize::from(option);
+                self.line.push('[');
+                self.line.push_str(&frame(self.attribution.option(option)));
+                self.line.push(']');
+                self.line.push_str((self.mark)(option));
+            }
         }
-        let kernel = frames(recording, key.kernel_stack);
-        if kernel.is_empty() {
-            line.push(';');
-            line.push_str(NO_STACK);
-            return line;
-        }
-        let owned = match by {
-            By::Time => attribution.owner(key.kernel_stack),
-            // Time blocked is not time in an option's code.
-            By::Rcu => None,
+        self.ends.push(self.line.len());
+        Ok(())
+    }
+
+    fn ends(&mut self, depth: usize, own: u64, left_out: u64) -> io::Result<()> {
+        let line = match depth {
+            0 => TOO_SMALL,
+            _ => &self.line,
         };
-        for (depth, &id) in kernel.iter().enumerate().rev() {
-            line.push(';');
-            self.push(&mut line, frame_name(recording, id));
-            if let Some(owned) = owned
-                && (owned.inner..owned.outer).contains(&depth)
-            {
-                line.push_str(mark(owned.option));
-            }
-        }
-        if let Some(owned) = owned {
-            line.push_str(";[");
-            line.push_str(&frame(attribution.option(owned.option)));
-            line.push(']');
-            line.push_str(mark(owned.option));
-        }
-        line
+        (self.write)(line, own.saturating_add(left_out))
     }
 }
 

@@ -1,10 +1,12 @@
 //! The workload's samples, grouped by what makes two of them the same to a tool
 //! that knows no time.
 
+use std::collections::BTreeMap;
+
 use super::By;
 use crate::fast_map::FastMap;
 use crate::model::{Attribution, Owned, comm, frame_name, frames, is_workload};
-use crate::recording::{FrameId, Recording, SampleFlags, StackId};
+use crate::recording::{FrameId, Recording, Sample, SampleFlags, StackId};
 use crate::report::escape;
 
 /// Stands for the frames of a sample that interrupted user mode when no user
@@ -22,27 +24,34 @@ pub(crate) struct Key {
     pub(crate) user_mode: bool,
 }
 
+impl Key {
+    pub(crate) const fn of(sample: &Sample) -> Self {
+        Self {
+            comm: sample.comm,
+            user_stack: sample.user_stack,
+            kernel_stack: sample.kernel_stack,
+            user_mode: sample.flags & SampleFlags::USER_MODE != 0,
+        }
+    }
+}
+
 /// The workload's samples, or the nanoseconds it was blocked, by key; sorted, so
 /// that an export is the same on every run.
 pub(crate) fn groups(recording: &Recording, by: By) -> Vec<(Key, u64)> {
-    let mut keys: FastMap<Key, u64> = FastMap::default();
     match by {
         By::Time => {
-            for sample in recording
-                .samples
-                .iter()
-                .filter(|sample| is_workload(sample))
-            {
-                let key = Key {
-                    comm: sample.comm,
-                    user_stack: sample.user_stack,
-                    kernel_stack: sample.kernel_stack,
-                    user_mode: sample.flags & SampleFlags::USER_MODE != 0,
-                };
-                *keys.entry(key).or_default() += 1;
-            }
+            let samples = || recording.samples.iter().filter(|s| is_workload(s));
+            // Not a map: where hardly two keys are the same it takes thrice the memory.
+            let mut keys = Vec::with_capacity(samples().count());
+            keys.extend(samples().map(Key::of));
+            keys.sort_unstable();
+            let runs = || keys.chunk_by(|a, b| a == b);
+            let mut groups = Vec::with_capacity(runs().count());
+            groups.extend(runs().map(|run| (run[0], run.len() as u64)));
+            groups
         }
         By::Rcu => {
+            let mut keys: BTreeMap<Key, u64> = BTreeMap::new();
             for event in recording.rcu.iter().filter(|event| event.target) {
                 let key = Key {
                     comm: event.comm,
@@ -53,11 +62,21 @@ pub(crate) fn groups(recording: &Recording, by: By) -> Vec<(Key, u64)> {
                 let sum = keys.entry(key).or_default();
                 *sum = sum.saturating_add(event.duration_ns);
             }
+            keys.into_iter().collect()
         }
     }
-    let mut keys: Vec<(Key, u64)> = keys.into_iter().collect();
-    keys.sort_unstable();
-    keys
+}
+
+/// The weight of all groups together.
+pub(crate) fn total(recording: &Recording, by: By) -> u64 {
+    match by {
+        By::Time => recording.samples.iter().filter(|s| is_workload(s)).count() as u64,
+        By::Rcu => recording
+            .rcu
+            .iter()
+            .filter(|event| event.target)
+            .fold(0, |sum, event| sum.saturating_add(event.duration_ns)),
+    }
 }
 
 /// One frame of a [`Key`]'s stack.

@@ -14,6 +14,7 @@ pub mod speedscope;
 pub mod svg;
 pub(crate) mod timeline;
 pub mod trace;
+pub(crate) mod tree;
 
 /// What the weights of an export are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

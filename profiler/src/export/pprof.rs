@@ -12,19 +12,21 @@ use std::io::{self, Write};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
+use prost::encoding::message;
 
 use super::By;
 use super::group::{self, Part};
+use crate::fast_map::FastMap;
 use crate::model::{Attribution, comm, frame_name};
 use crate::recording::{FrameId, Recording};
 use crate::report::escape;
 
+/// All of the profile but its samples, which are written one by one: in memory
+/// they take more than the recording.
 #[derive(Clone, PartialEq, Message)]
 struct Profile {
     #[prost(message, repeated, tag = "1")]
     sample_type: Vec<ValueType>,
-    #[prost(message, repeated, tag = "2")]
-    sample: Vec<Sample>,
     #[prost(message, repeated, tag = "3")]
     mapping: Vec<Mapping>,
     #[prost(message, repeated, tag = "4")]
@@ -54,6 +56,9 @@ struct ValueType {
     #[prost(int64, tag = "2")]
     unit: i64,
 }
+
+/// The profile's field of its samples.
+const SAMPLE: u32 = 2;
 
 #[derive(Clone, PartialEq, Message)]
 struct Sample {
@@ -130,8 +135,8 @@ pub fn write(
     by: By,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let profile = Builder::new(recording, attribution, by).build();
     let mut gzip = GzEncoder::new(out, Compression::fast());
+    let profile = Builder::new(recording, attribution, by).write(&mut gzip)?;
     gzip.write_all(&profile.encode_to_vec())?;
     gzip.finish()?;
     Ok(())
@@ -147,7 +152,7 @@ struct Builder<'r> {
     /// once.
     functions: HashMap<(&'r str, &'r str), u64>,
     mappings: HashMap<&'r str, u64>,
-    frames: HashMap<FrameId, u64>,
+    frames: FastMap<FrameId, u64>,
     missing: HashMap<&'static str, u64>,
 }
 
@@ -161,7 +166,7 @@ impl<'r> Builder<'r> {
             strings: HashMap::new(),
             functions: HashMap::new(),
             mappings: HashMap::new(),
-            frames: HashMap::new(),
+            frames: FastMap::default(),
             missing: HashMap::new(),
         };
         // The format wants the empty string to be the first.
@@ -186,7 +191,9 @@ impl<'r> Builder<'r> {
         }
     }
 
-    fn build(mut self) -> Profile {
+    /// Writes the samples, and returns the rest: its tables are known after them,
+    /// and the order of fields means nothing.
+    fn write(mut self, out: &mut impl Write) -> io::Result<Profile> {
         let header = &self.recording.header;
         let hz = header.sampling.hz;
         let per_sample = 1_000_000_000_u64.checked_div(hz);
@@ -214,31 +221,35 @@ impl<'r> Builder<'r> {
         self.comments();
         let (option, task) = (self.string("option"), self.string("comm"));
         let (recording, attribution, by) = (self.recording, self.attribution, self.by);
+        let mut sample = Sample::default();
+        let mut encoded = Vec::new();
         for (key, weight) in group::groups(recording, by) {
-            let location_id = group::parts(recording, attribution, key, by)
-                .map(|part| self.location(part))
-                .collect();
-            let mut value = vec![i64::try_from(weight).unwrap_or(i64::MAX)];
+            sample.clear();
+            let locations = group::parts(recording, attribution, key, by);
+            sample
+                .location_id
+                .extend(locations.map(|part| self.location(part)));
+            let value = &mut sample.value;
+            value.push(i64::try_from(weight).unwrap_or(i64::MAX));
             if let (By::Time, Some(period)) = (by, per_sample) {
                 value.push(i64::try_from(weight.saturating_mul(period)).unwrap_or(i64::MAX));
             }
-            let mut label = vec![Label {
+            let label = &mut sample.label;
+            label.push(Label {
                 key: task,
                 str: self.string(&escape(comm(recording, key.comm))),
-            }];
+            });
             if let Some(owned) = group::owner(attribution, key, by) {
                 label.push(Label {
                     key: option,
                     str: self.string(attribution.option(owned.option)),
                 });
             }
-            self.profile.sample.push(Sample {
-                location_id,
-                value,
-                label,
-            });
+            encoded.clear();
+            message::encode(SAMPLE, &sample, &mut encoded);
+            out.write_all(&encoded)?;
         }
-        self.profile
+        Ok(self.profile)
     }
 
     fn comments(&mut self) {

@@ -11,6 +11,8 @@ use inferno::flamegraph::{self, TextTruncateDirection};
 
 use super::By;
 use super::folded::fold;
+use super::group;
+use super::tree::Limits;
 use crate::error::hinted;
 use crate::fast_map::FastMap;
 use crate::model::Attribution;
@@ -47,6 +49,9 @@ const PALETTE: [(u8, u8, u8); 10] = [
     (77, 208, 200),
 ];
 
+/// A frame with less of the whole is narrower than a tenth of a pixel: not drawn.
+const SMALLEST: f64 = 1.0 / 10_000.0;
+
 /// Marks a name that an option owns. The flame graph takes it for one of its
 /// annotations and does not show it.
 const MARK: &str = "_[i]";
@@ -63,11 +68,18 @@ pub fn write(
     by: By,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let lines: Vec<String> = fold(recording, attribution, by, &|_| MARK)
-        .into_iter()
-        .filter(|(_, weight)| *weight > 0)
-        .map(|(stack, weight)| format!("{stack} {weight}"))
-        .collect();
+    let mut lines: Vec<String> = Vec::new();
+    let limits = Limits {
+        smallest: SMALLEST * group::total(recording, by) as f64,
+        ..Limits::NONE
+    };
+    let mark = |_| MARK;
+    fold(recording, attribution, by, limits, mark, |stack, weight| {
+        lines.push(format!("{stack} {weight}"));
+        Ok(())
+    })?;
+    // As the flame graph wants them: by characters, separators included.
+    lines.sort_unstable();
     if lines.is_empty() {
         return Err(nothing_to_draw(by));
     }
@@ -89,8 +101,9 @@ pub fn write(
     .to_owned();
     options.text_truncate_direction = TextTruncateDirection::Right;
     options.palette_map = Some(&mut palette);
-    // Folded stacks come sorted.
     options.no_sort = true;
+    // Smaller frames are not in the lines.
+    options.min_width = 100.0 * SMALLEST;
     let mut svg = Vec::new();
     flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)
         .context("cannot draw the flame graph")?;

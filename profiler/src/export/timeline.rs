@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::By;
 use super::group::{self, Key};
 use crate::model::{Attribution, is_workload};
-use crate::recording::{Epoch, Recording, SampleFlags};
+use crate::recording::{Epoch, Recording};
 
 /// Length of an epoch that the recording does not name.
 const EPOCH_NS: u64 = 100_000_000;
@@ -56,12 +56,7 @@ impl Timeline {
         let mut slots: BTreeMap<u64, Counts> = BTreeMap::new();
         for sample in recording.samples.iter().filter(|s| is_workload(s)) {
             let counts = slots.entry(sample.time_ns / slot_ns).or_default();
-            let key = Key {
-                comm: sample.comm,
-                user_stack: sample.user_stack,
-                kernel_stack: sample.kernel_stack,
-                user_mode: sample.flags & SampleFlags::USER_MODE != 0,
-            };
+            let key = Key::of(sample);
             if key.user_mode {
                 counts.user += 1;
             } else if let Some(owned) = group::owner(attribution, key, By::Time) {

@@ -4,10 +4,9 @@
 //! interrupt or exception entry frame: what lies beyond was interrupted, it did
 //! not call. The first frame that an enabled option owns decides.
 
-use std::collections::HashMap;
-
 use super::knowledge::Knowledge;
 use crate::catalog::{Owner, Takes};
+use crate::fast_map::FastMap;
 use crate::recording::{Evidence, FrameId, Recording, Stack, StackId, SymbolId};
 
 /// The owner of one stack.
@@ -39,7 +38,7 @@ pub struct Attribution {
     /// Names of the options, in the catalogue's order.
     options: Vec<String>,
     /// By stack id; stacks that are not a sample's kernel stack have none.
-    stacks: HashMap<StackId, Owned>,
+    stacks: FastMap<StackId, Owned>,
 }
 
 impl Attribution {

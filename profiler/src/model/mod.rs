@@ -16,7 +16,7 @@ pub mod waits;
 
 pub use analyse::{AnalyseOptions, analyse, analyse_with};
 pub use attribution::{Attribution, Owned};
-pub(crate) use attribution::{comm, frame_name, frames};
+pub(crate) use attribution::{UNKNOWN, comm, frame_name, frames};
 pub use interval::wilson;
 pub use knowledge::Knowledge;
 pub use report::Report;

@@ -1,6 +1,6 @@
-//! A recording of a million samples, the same on every run.
+//! Recordings of a million samples, the same on every run.
 
-use profiler::recording::{Recording, Sample};
+use profiler::recording::{Frame, Recording, Sample, Symbol};
 
 use super::{Builder, TARGET, USER, messaging};
 
@@ -55,4 +55,84 @@ pub fn million() -> Recording {
         })
         .collect();
     recording.recording
+}
+
+/// Functions of the harder recording, and tasks with a name of their own.
+const FUNCTIONS: u64 = 3_000;
+const TASKS: u32 = 5_000;
+
+/// The next number of a full-period generator.
+fn next(state: &mut u64) -> u64 {
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    *state >> 33
+}
+
+/// A million samples, nearly each with a stack of its own, 20 to 63 frames deep,
+/// of five thousand tasks: what an export that holds a tree of them, or a line
+/// each, is worst at.
+pub fn hard() -> Recording {
+    let messaging = messaging();
+    let mut recording = Recording {
+        header: messaging.header,
+        trailer: messaging.trailer,
+        complete: true,
+        stacks: vec![Box::default()],
+        ..Recording::default()
+    };
+    for function in 0..FUNCTIONS {
+        recording.symbols.push(Symbol {
+            name: match function % 100 {
+                0 => "preempt_count_add".to_owned(),
+                _ => format!("subsystem_{}_function_{function}", function % 17),
+            },
+            module: String::new(),
+        });
+        for call in 0..3_u64 {
+            recording.frames.push(Frame {
+                addr: 0xffff_ffff_8100_0000 + function * 0x400 + call * 0x10,
+                symbol: function as u32,
+                offset: 16 * call as u32,
+            });
+        }
+    }
+    recording.comms = (0..TASKS)
+        .map(|task| format!("kworker/u{task}:1"))
+        .collect();
+    let mut state = 1;
+    for index in 0..SAMPLES {
+        let depth = 20 + next(&mut state) % 44;
+        let mut function = 1;
+        let mut stack: Vec<u32> = (0..depth)
+            .map(|level| {
+                let call = match next(&mut state) % 100 {
+                    0..85 => 0,
+                    85..95 => 1,
+                    _ => 2,
+                };
+                let frame = function * 3 + call;
+                // What a function calls at a place is always the same.
+                function = (frame * 2_654_435_761 + level) % FUNCTIONS;
+                frame as u32
+            })
+            .collect();
+        stack.reverse();
+        let user = index.is_multiple_of(5);
+        let task = next(&mut state) as u32 % (4 * TASKS);
+        let id = recording.stacks.len() as u32;
+        recording.stacks.push(stack.into_boxed_slice());
+        recording.samples.push(Sample {
+            time_ns: index * 1_003_009,
+            cpu: index as u32 % 64,
+            comm: task % TASKS,
+            pid: task,
+            tgid: task,
+            kernel_stack: if user { 0 } else { id },
+            user_stack: if user { id } else { 0 },
+            flags: TARGET | if user { USER } else { 0 },
+            ..Sample::default()
+        });
+    }
+    recording
 }

@@ -1,14 +1,14 @@
 //! The flame graph: a tree as data, drawn by the page's script.
 
-use std::collections::HashMap;
+use std::io;
 
 use serde::Serialize;
 
 use super::COLORS;
 use crate::export::By;
-use crate::export::group::{self, Numbers, Part};
-use crate::fast_map::FastMap;
-use crate::model::{Attribution, comm};
+use crate::export::group;
+use crate::export::tree::{Limits, Step, Tree, Visitor};
+use crate::model::Attribution;
 use crate::recording::Recording;
 use crate::report::{count, escape};
 
@@ -27,13 +27,6 @@ struct Graph {
     nodes: Vec<(usize, usize, u64, i64)>,
 }
 
-#[derive(Default)]
-struct Node {
-    samples: u64,
-    /// By name and colour: a function is an option's on some stacks only.
-    children: FastMap<(usize, i64), usize>,
-}
-
 /// The section with its data; without a sample it says so.
 pub(super) fn section(
     recording: &Recording,
@@ -41,7 +34,7 @@ pub(super) fn section(
     costly: &[&str],
 ) -> anyhow::Result<String> {
     let mut html = String::from("<section id=\"flame\">\n<h2>Flame graph</h2>\n");
-    let (graph, left_out) = graph(recording, attribution, costly);
+    let (graph, left_out) = graph(recording, attribution, costly)?;
     if graph.nodes.is_empty() {
         html.push_str("<p>No sample hit the workload.</p>\n</section>\n");
         return Ok(html);
@@ -73,87 +66,73 @@ pub(super) fn section(
 }
 
 /// The graph, and the samples with a frame that is not in it.
-fn graph(recording: &Recording, attribution: &Attribution, costly: &[&str]) -> (Graph, u64) {
-    let colors: HashMap<&str, i64> = costly
-        .iter()
-        .enumerate()
-        .map(|(index, name)| (*name, (index % COLORS) as i64))
-        .collect();
-    let mut numbers = Numbers::new();
-    let mut nodes = vec![Node::default()];
-    let mut cut = 0;
-    let mut path: Vec<(usize, i64)> = Vec::new();
-    for (key, weight) in group::groups(recording, By::Time) {
-        path.clear();
-        for part in group::parts(recording, attribution, key, By::Time) {
-            let color = match part {
-                Part::Frame(_, Some(option)) => colors
-                    .get(attribution.option(option))
-                    .copied()
-                    .unwrap_or(-1),
-                Part::Frame(_, None) | Part::Missing(_) => -1,
-            };
-            path.push((numbers.of_part(recording, part), color));
-        }
-        path.push((numbers.of(comm(recording, key.comm)), -1));
-        if path.len() > DEEPEST {
-            cut += weight;
-        }
-        nodes[0].samples += weight;
-        let mut at = 0;
-        for &step in path.iter().rev().take(DEEPEST) {
-            let next = nodes.len();
-            at = *nodes[at].children.entry(step).or_insert(next);
-            if at == next {
-                nodes.push(Node::default());
-            }
-            nodes[at].samples += weight;
-        }
-    }
-    let total = nodes[0].samples;
-    let mut walk = Walk {
-        nodes: &nodes,
-        names: &numbers.names,
-        smallest: ((total as f64 * SMALLEST).ceil() as u64).max(1),
-        out: Vec::new(),
-        left_out: cut,
-    };
-    if total > 0 {
-        walk.children(0, 0);
-    }
-    let (out, left_out) = (walk.out, walk.left_out);
-    let graph = Graph {
-        names: numbers.names,
-        options: costly
-            .iter()
-            .map(|name| escape(name).into_owned())
+fn graph(
+    recording: &Recording,
+    attribution: &Attribution,
+    costly: &[&str],
+) -> io::Result<(Graph, u64)> {
+    let smallest = (group::total(recording, By::Time) as f64 * SMALLEST).max(1.0);
+    let mut tree = Tree::new(recording, attribution, By::Time);
+    let mut drawn = Drawn {
+        numbers: vec![None; tree.names.len()],
+        all: std::mem::take(&mut tree.names),
+        colors: attribution
+            .options()
+            .map(|option| costly.iter().position(|name| *name == option))
+            .map(|place| place.map_or(-1, |place| (place % COLORS) as i64))
             .collect(),
-        nodes: out,
+        graph: Graph {
+            names: Vec::new(),
+            options: costly
+                .iter()
+                .map(|name| escape(name).into_owned())
+                .collect(),
+            nodes: Vec::new(),
+        },
+        left_out: 0,
     };
-    (graph, left_out)
+    let limits = Limits {
+        smallest,
+        deepest: DEEPEST,
+        owners: false,
+        options: true,
+    };
+    tree.walk(limits, &mut drawn)?;
+    Ok((drawn.graph, drawn.left_out))
 }
 
-struct Walk<'n> {
-    nodes: &'n [Node],
-    names: &'n [String],
-    smallest: u64,
-    out: Vec<(usize, usize, u64, i64)>,
+/// Writes down what is drawn.
+struct Drawn<'r> {
+    all: Vec<&'r str>,
+    /// Numbers of names in the graph by those in the tree.
+    numbers: Vec<Option<usize>>,
+    /// By option.
+    colors: Vec<i64>,
+    graph: Graph,
     left_out: u64,
 }
 
-impl Walk<'_> {
-    /// Appends what is within a node, by name. As deep as [`DEEPEST`] at most.
-    fn children(&mut self, node: usize, depth: usize) {
-        let mut children: Vec<_> = self.nodes[node].children.iter().collect();
-        children.sort_by_key(|&(&(name, color), _)| (&self.names[name], color));
-        for (&(name, color), &child) in children {
-            let samples = self.nodes[child].samples;
-            if samples < self.smallest {
-                self.left_out += samples;
-                continue;
-            }
-            self.out.push((depth, name, samples, color));
-            self.children(child, depth + 1);
-        }
+impl Visitor for Drawn<'_> {
+    fn enter(&mut self, depth: usize, step: Step, weight: u64) -> io::Result<()> {
+        let Step::Name(name, option) = step else {
+            return Ok(());
+        };
+        let name = name as usize;
+        let (names, all) = (&mut self.graph.names, &self.all);
+        let number = *self.numbers[name].get_or_insert_with(|| {
+            names.push(escape(all[name]).into_owned());
+            names.len() - 1
+        });
+        let color = option
+            .and_then(|option| self.colors.get(usize::from(option)))
+            .copied()
+            .unwrap_or(-1);
+        self.graph.nodes.push((depth, number, weight, color));
+        Ok(())
+    }
+
+    fn ends(&mut self, _: usize, _: u64, left_out: u64) -> io::Result<()> {
+        self.left_out = self.left_out.saturating_add(left_out);
+        Ok(())
     }
 }

@@ -180,6 +180,8 @@ fn count_calls(report: &mut Report) {
     sampled.functions[0].calls = Some(765_432.0);
     sampled.callers[0].calls = Some(543_210.0);
     sampled.callers[0].target = Some("debug_smp_processor_id".to_owned());
+    let sampled = report.options.get_mut(1).unwrap();
+    sampled.no_gain = Some("its checks <cannot> be counted".to_owned());
     // Called, and too seldom for a sample.
     let name = "CONFIG_DEBUG_LIST";
     let seldom = report.options.iter_mut().find(|o| o.option.name == name);
@@ -259,6 +261,8 @@ fn counting_own_cost_and_loss_are_shown() {
         "<dd>4,321 records</dd>",
         "<td class=\"\">ring_full</td><td class=\"num\">4,321</td>",
         "CPU went offline",
+        "<p class=\"withheld\">Gain not known of HARDENED_USERCOPY: its checks &lt;cannot&gt; be \
+         counted</p>",
     ] {
         assert!(page.contains(text), "no {text}");
     }

@@ -189,7 +189,8 @@ fn ledger(html: &mut Html, recording: &Recording, report: &Report) {
             }
             let _ = writeln!(
                 html.0,
-                "<table><thead><tr><th>{title}<th class=\"num\">Value<th>Evidence<th>What it \
+                "<table class=\"facts\"><caption>{title}</caption><thead><tr><th>What<th \
+                 class=\"num\">Value<th>Evidence<th>What it \
                  says</tr></thead><tbody>"
             );
             for entry in rows {

@@ -1,5 +1,6 @@
 //! The table of options, with what samples and counted calls say of each.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::parts::{Html, cell, row};
@@ -39,6 +40,7 @@ pub(super) fn section(html: &mut Html, report: &Report) {
             details(html, option);
         }
     }
+    withheld(html, &rows);
     summaries(html, report);
     html.raw("</section>\n");
 }
@@ -247,6 +249,24 @@ fn plural(count: usize, what: &str) -> String {
     match count {
         1 => format!("1 {what}"),
         count => format!("{count} {what}s"),
+    }
+}
+
+/// Of options with a row, why no gain is given; each reason once.
+fn withheld(html: &mut Html, rows: &[(&OptionReport, Option<Estimate>)]) {
+    let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (option, _) in rows {
+        if let Some(reason) = option.no_gain.as_deref() {
+            let name = short(&option.option.name);
+            by_reason.entry(reason).or_default().push(name);
+        }
+    }
+    for (reason, names) in by_reason {
+        html.raw("<p class=\"withheld\">Gain not known of ");
+        html.text(&names.join(", "));
+        html.raw(": ");
+        html.text(reason);
+        html.raw("</p>\n");
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod command;
 
+use std::fs;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -13,8 +14,8 @@ use command::{PROGRAM, can_measure, has, preemptprof};
 struct Tmux(String);
 
 impl Tmux {
-    fn start() -> Self {
-        let this = Self(format!("preemptprof-test-{}", std::process::id()));
+    fn start(name: &str) -> Self {
+        let this = Self(format!("preemptprof-{name}-{}", std::process::id()));
         this.run(&["new-session", "-d", "-x", "80", "-y", "24", "sh"]);
         this
     }
@@ -69,7 +70,7 @@ fn the_terminal_is_given_back_on_every_exit() {
     if !can_measure(test) || !has(test, "tmux") {
         return;
     }
-    let tmux = Tmux::start();
+    let tmux = Tmux::start("test");
     // What `stty` says differs while a program has the terminal.
     let top = format!("clear; {PROGRAM} top --window 4; echo status $?; stty -a");
     for end in ["q", "C-c", "TERM", "HUP"] {
@@ -80,7 +81,7 @@ fn the_terminal_is_given_back_on_every_exit() {
             "TERM" | "HUP" => {
                 let pane = tmux.run(&["list-panes", "-F", "#{pane_pid}"]);
                 let children = format!("/proc/{0}/task/{0}/children", pane.trim());
-                let children = std::fs::read_to_string(children).unwrap();
+                let children = fs::read_to_string(children).unwrap();
                 let pid: i32 = children.split_whitespace().next().unwrap().parse().unwrap();
                 let signal = if end == "TERM" {
                     libc::SIGTERM
@@ -99,6 +100,28 @@ fn the_terminal_is_given_back_on_every_exit() {
         let screen = tmux.wait_for(&["status 0", " icanon", " echo "]);
         assert!(!screen.contains("-icanon"), "{screen}");
         assert!(!screen.contains("q quit"), "{screen}");
+    }
+}
+
+/// Nobody is left to press a key.
+#[test]
+fn a_closed_terminal_ends_it() {
+    let test = "a_closed_terminal_ends_it";
+    if !can_measure(test) || !has(test, "tmux") {
+        return;
+    }
+    let tmux = Tmux::start("closed");
+    // In the shell's place, and deaf to the signal that tells it.
+    tmux.type_keys(&[&format!("trap '' HUP; exec {PROGRAM} top"), "Enter"]);
+    tmux.wait_for(&["q quit", "the whole machine"]);
+    let pid = tmux.run(&["list-panes", "-F", "#{pane_pid}"]);
+    let process = format!("/proc/{}/exe", pid.trim());
+    assert!(fs::read_link(&process).unwrap().ends_with("preemptprof"));
+    tmux.run(&["kill-server"]);
+    let began = Instant::now();
+    while fs::read_link(&process).is_ok() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it goes on");
+        sleep(Duration::from_millis(100));
     }
 }
 

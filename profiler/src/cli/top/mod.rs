@@ -189,6 +189,8 @@ fn show(
 ) -> io::Result<()> {
     let mut view = View::new(window_s);
     let mut drawn: Option<Instant> = None;
+    let mut more = false;
+    let mut size = ratatui::crossterm::terminal::size()?;
     while stop.is_running() && !closing.load(Ordering::SeqCst) && !PANICKED.load(Ordering::SeqCst) {
         if drawn.is_none_or(|drawn| drawn.elapsed() >= REDRAW) {
             if !view.paused {
@@ -200,7 +202,19 @@ fn show(
         if window.table_bytes() > MAX_TABLES {
             stop.end(ANEW);
         }
-        if !event::poll(KEY)? {
+        let input = wait_for_input(if more { Duration::ZERO } else { KEY })?;
+        let new_size = ratatui::crossterm::terminal::size()?;
+        if new_size != size {
+            (size, drawn) = (new_size, None);
+        }
+        match input {
+            Input::Gone => return Ok(()),
+            Input::None if !more => continue,
+            Input::None | Input::Some => {}
+        }
+        // Keys that came together were all taken from stdin with the first.
+        more = event::poll(Duration::ZERO)?;
+        if !more {
             continue;
         }
         match event::read()? {
@@ -215,6 +229,39 @@ fn show(
         drawn = None;
     }
     Ok(())
+}
+
+/// What stdin has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Input {
+    None,
+    Some,
+    /// Nothing any more: the terminal was closed.
+    Gone,
+}
+
+/// Waits for input. The reader of keys must not: once the terminal is closed it
+/// reads nothing from it for ever, and nothing ends that.
+fn wait_for_input(patience: Duration) -> io::Result<Input> {
+    let mut stdin = libc::pollfd {
+        fd: libc::STDIN_FILENO,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let patience = patience.as_millis().try_into().unwrap_or(libc::c_int::MAX);
+    // SAFETY: one descriptor, which `stdin` describes.
+    match unsafe { libc::poll(&raw mut stdin, 1, patience) } {
+        0 => Ok(Input::None),
+        1 if stdin.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 => {
+            Ok(Input::Gone)
+        }
+        1 => Ok(Input::Some),
+        _ => match io::Error::last_os_error() {
+            // A change of the terminal's size is a signal.
+            error if error.kind() == io::ErrorKind::Interrupted => Ok(Input::None),
+            error => Err(error),
+        },
+    }
 }
 
 /// The report of the last seconds.

@@ -157,18 +157,25 @@ impl View {
             .iter()
             .map(|(_, share)| share.value)
             .fold(f64::MIN_POSITIVE, f64::max);
+        // Half a number would be a wrong one.
+        let columns = match area.width {
+            75.. => 5,
+            50.. => 4,
+            _ => 3,
+        };
         let rows = costly.iter().map(|(option, share)| {
             let bar = (share.value / widest * 20.0).round() as usize;
-            Row::new([
+            let cells = [
                 Cell::from(short(option).to_owned()),
                 Cell::from(option.option.state.as_str()),
                 Cell::from(Line::from(format!("{} %", percent(share.value))).right_aligned()),
                 Cell::from(format!("{}-{}", percent(share.low), percent(share.high))),
                 Cell::from("#".repeat(bar.max(1))),
-            ])
+            ];
+            Row::new(cells.into_iter().take(columns))
         });
         let widths = [
-            Constraint::Min(24),
+            Constraint::Min(12),
             Constraint::Length(7),
             Constraint::Length(8),
             Constraint::Length(12),
@@ -181,8 +188,8 @@ impl View {
         let mut state = TableState::default();
         state.select((!names.is_empty()).then(|| self.position(&names)));
         let head = ["OPTION", "STATE", "   SHARE", "95 %", ""];
-        let table = Table::new(rows, widths)
-            .header(Row::new(head).style(Modifier::BOLD))
+        let table = Table::new(rows, widths.into_iter().take(columns))
+            .header(Row::new(head.into_iter().take(columns)).style(Modifier::BOLD))
             .row_highlight_style(Modifier::REVERSED);
         frame.render_stateful_widget(table, area, &mut state);
     }
@@ -197,16 +204,18 @@ impl View {
             let none = "no option that is on took a sample in this time";
             return frame.render_widget(Paragraph::new(none), area);
         };
+        let columns = if area.width < 60 { 2 } else { 3 };
         let rows = option.callers.iter().map(|caller| {
-            Row::new([
+            let cells = [
                 Cell::from(Line::from(format!("{} %", percent(caller.share))).right_aligned()),
                 Cell::from(escape(caller.site.as_ref().unwrap_or(&caller.symbol)).into_owned()),
                 Cell::from(caller.group.clone().unwrap_or_default()),
-            ])
+            ];
+            Row::new(cells.into_iter().take(columns))
         });
         let widths = [
             Constraint::Length(8),
-            Constraint::Min(40),
+            Constraint::Min(20),
             Constraint::Length(20),
         ];
         let head = [
@@ -214,7 +223,8 @@ impl View {
             format!("{} IS CALLED FROM", short(option)),
             "GROUP".to_owned(),
         ];
-        let table = Table::new(rows, widths).header(Row::new(head).style(Modifier::BOLD));
+        let table = Table::new(rows, widths.into_iter().take(columns))
+            .header(Row::new(head.into_iter().take(columns)).style(Modifier::BOLD));
         frame.render_widget(table, area);
     }
 }
@@ -396,6 +406,18 @@ mod tests {
         }
         assert_eq!(view.selected.as_deref(), Some("CONFIG_DEBUG_PREEMPT"));
         assert_eq!(view.window_s, 1);
+    }
+
+    #[test]
+    fn narrow_terminals_have_whole_numbers() {
+        let mut view = View::new(10);
+        view.report = Some(report());
+        for width in [40, 50, 60, 75] {
+            let screen = screen(&view, width, 24);
+            for text in ["SHARE", " 6.7 %", "DEBUG_PREEMPT ", "_raw_spin_lock"] {
+                assert!(screen.contains(text), "{width}: no {text}:\n{screen}");
+            }
+        }
     }
 
     #[test]

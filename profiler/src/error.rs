@@ -9,6 +9,7 @@ use std::fmt;
 pub struct Hinted {
     message: String,
     hints: Vec<String>,
+    misuse: bool,
 }
 
 impl Hinted {
@@ -34,7 +35,29 @@ pub fn hinted<H: Into<String>>(
     anyhow::Error::new(Hinted {
         message: message.into(),
         hints: hints.into_iter().map(Into::into).collect(),
+        misuse: false,
     })
+}
+
+/// As [`hinted`], where the command line itself makes no sense, whatever the
+/// files and the machine are like.
+pub fn misuse<H: Into<String>>(
+    message: impl Into<String>,
+    hints: impl IntoIterator<Item = H>,
+) -> anyhow::Error {
+    anyhow::Error::new(Hinted {
+        message: message.into(),
+        hints: hints.into_iter().map(Into::into).collect(),
+        misuse: true,
+    })
+}
+
+/// Whether the command line was at fault.
+pub fn is_misuse(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<Hinted>())
+        .any(|hinted| hinted.misuse)
 }
 
 /// Every hint found in the chain of `error`, outermost first.

@@ -66,7 +66,7 @@ fn a_comparison_in_every_shape() {
         run(["diff", base, "--vs", new, "-o", path]).refuses(1, "exists");
         run(["diff", base, "--vs", new, "--force", "-o", path]).exits(0);
     }
-    run(["diff", base, "--vs", new, "-o", "a.what"]).refuses_with_hint(1, "which format");
+    run(["diff", base, "--vs", new, "-o", "a.what"]).refuses_with_hint(2, "which format");
 }
 
 #[test]

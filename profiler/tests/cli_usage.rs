@@ -13,10 +13,11 @@ use std::process::Stdio;
 
 use command::{PROGRAM, as_nobody, finish, folder, is_root, preemptprof, program_for_all, run};
 
-const COMMANDS: [&[&str]; 16] = [
+const COMMANDS: [&[&str]; 17] = [
     &["run"],
     &["record"],
     &["report"],
+    &["diff"],
     &["export"],
     &["import"],
     &["top"],
@@ -46,8 +47,15 @@ fn help_is_complete_and_fits_100_columns() {
             for line in text.lines() {
                 assert!(line.chars().count() <= 100, "{arguments:?}: {line}");
             }
-            // A screen of a laptop; what every command has is a usage and examples.
+            // A screen of a laptop.
             assert!(text.lines().count() <= 50, "{arguments:?}: {text}");
+            // A benchmark's own flags are those of the tool it is like.
+            if command.len() < 2 {
+                assert!(text.contains("\nExamples:\n"), "{arguments:?}: {text}");
+            }
+            // What is the same everywhere comes last.
+            let last = |flag: &str| text.find(flag).unwrap();
+            assert!(last("  -v, --verbose") < last("  -h, --help"), "{text}");
         }
     }
     let version = run(["--version"]).exits(0);
@@ -70,7 +78,7 @@ fn bad_usage_has_the_status_of_its_command() {
         &["record", "--", "true"],
         &["record", "-o"],
     ] {
-        run(arguments).refuses(125, "");
+        run(arguments).refuses_with_hint(125, "");
     }
     for arguments in [
         &["report"][..],
@@ -83,7 +91,7 @@ fn bad_usage_has_the_status_of_its_command() {
         &["no-such"],
         &["--no-such"],
     ] {
-        run(arguments).refuses(2, "");
+        run(arguments).refuses_with_hint(2, "");
     }
     // No command at all: the help, as a refusal.
     let help = run::<[&str; 0]>([]).exits(2);

@@ -167,9 +167,9 @@ fn what_cannot_be_served_is_refused() {
     let file = recording.to_str().unwrap();
     let run = |more: &[&str]| command::run(["export", file, "--listen"].iter().chain(more));
     run(&[&taken]).refuses_with_hint(1, "cannot listen on");
-    run(&["nonsense"]).refuses_with_hint(1, "`nonsense`");
+    run(&["nonsense"]).refuses_with_hint(2, "`nonsense`");
     run(&["192.0.2.1:0"]).refuses_with_hint(1, "192.0.2.1");
-    run(&["127.0.0.1:0", "--format", "svg"]).refuses_with_hint(1, "--listen serves metrics only");
+    run(&["127.0.0.1:0", "--format", "svg"]).refuses_with_hint(2, "--listen serves metrics only");
     let both = run(&["127.0.0.1:0", "-o", "a.prom"]);
     assert_eq!(both.status.code(), Some(2), "{}", both.err());
 }

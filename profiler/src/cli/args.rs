@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 use super::diff::DiffArgs;
 use super::repeat::RepeatArgs;
@@ -32,10 +32,10 @@ Examples:
 )]
 pub struct Cli {
     /// Say more; -vv adds the log lines of the BPF programs
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, display_order = 1000)]
     pub verbose: u8,
     /// Print help
-    #[arg(short, long, global = true, action = clap::ArgAction::HelpShort)]
+    #[arg(short, long, global = true, action = clap::ArgAction::HelpShort, display_order = 1001)]
     pub help: Option<bool>,
     /// What to do.
     #[command(subcommand)]
@@ -60,8 +60,16 @@ pub enum Command {
     /// Make a recording of what another tool sampled
     Import(ImportArgs),
     /// Say what can be measured here, what not, and how to change that
+    #[command(after_help = "\
+Examples:
+  sudo preemptprof doctor                  ends with status 1 when nothing can be measured
+  preemptprof doctor --format json | jq .probes")]
     Doctor(FormatArgs),
     /// List the catalogue of kernel options with their state on this kernel
+    #[command(after_help = "\
+Examples:
+  preemptprof options
+  preemptprof options --format json | jq '.options[].name'")]
     Options(FormatArgs),
     /// Run a built-in benchmark
     Bench(BenchArgs),
@@ -124,10 +132,10 @@ pub struct MeasureArgs {
     /// Record user stacks too
     #[arg(long)]
     pub user_stacks: bool,
-    /// Size of the ring buffer, e.g. 4M; by default it follows CPUs and rate
+    /// Size of the ring buffer, e.g. 4M; by default by CPUs and rate
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub ring_size: Option<u32>,
-    /// Count calls of checks: auto, exact (all the time), off
+    /// Count calls: auto, exact (all the time), off
     #[arg(
         long,
         value_name = "HOW",
@@ -144,22 +152,22 @@ pub struct MeasureArgs {
         value_parser = parse_percent
     )]
     pub max_overhead: f64,
-    /// Measure the programs' cost by the kernel's BPF statistics, which slow
-    /// everyone's BPF programs down meanwhile
+    /// Cost by the kernel's BPF statistics, which slow all BPF programs down
     #[arg(long)]
     pub bpf_stats: bool,
+    /// Keep the ledger: what preemption costs and buys; dearer than the rest
+    #[arg(long)]
+    pub ledger: bool,
     /// How often.
     #[command(flatten)]
     pub repeat: RepeatArgs,
-    /// Keep the ledger: what preemption costs and what it buys; dearer
-    /// than the rest
-    #[arg(long)]
-    pub ledger: bool,
     /// The command to measure, with its arguments
     #[arg(last = true, value_name = "CMD")]
     pub workload: Vec<OsString>,
 }
 
+/// The heading of what is written, and how.
+const OUTPUT: &str = "Output";
 /// Samples per second and CPU when nobody says otherwise. A prime, so that work
 /// that repeats at a round rate is not always caught at the same place.
 const DEFAULT_HZ: u64 = 997;
@@ -199,19 +207,19 @@ pub struct RunArgs {
     #[command(flatten)]
     pub measure: MeasureArgs,
     /// Keep the recording in this file
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
     /// Write the report to this file, not to stderr
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub report: Option<PathBuf>,
     /// Shape of the report
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, help_heading = OUTPUT)]
     pub format: Format,
     /// Call sites to show under each option
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3, help_heading = OUTPUT)]
     pub callers: usize,
     /// Replace existing files
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub force: bool,
 }
 
@@ -226,10 +234,10 @@ pub struct RecordArgs {
     #[command(flatten)]
     pub measure: MeasureArgs,
     /// The recording
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: PathBuf,
     /// Replace an existing file
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub force: bool,
 }
 
@@ -292,7 +300,7 @@ pub struct ReportArgs {
     #[arg(long, value_name = "OUT", conflicts_with = "format")]
     pub html: Option<PathBuf>,
     /// Replace an existing file (--html)
-    #[arg(long)]
+    #[arg(long, requires = "html")]
     pub force: bool,
     /// Read what is whole of a recording that has no end
     #[arg(long)]
@@ -398,13 +406,13 @@ pub struct ImportArgs {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// The kernel's release (uname -r)
-    #[arg(long, value_name = "RELEASE")]
+    #[arg(long, value_name = "RELEASE", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub kernel: Option<String>,
     /// The event to take; by default the first that measures time
     #[arg(long, value_name = "NAME")]
     pub event: Option<String>,
     /// Samples per second and CPU, where the input does not say
-    #[arg(short = 'F', long = "freq", value_name = "HZ")]
+    #[arg(short = 'F', long = "freq", value_name = "HZ", value_parser = clap::value_parser!(u64).range(1..))]
     pub frequency: Option<u64>,
     /// Weight that makes one sample (folded)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -461,6 +469,11 @@ pub struct ManArgs {
 
 /// Arguments of `bench`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  preemptprof bench messaging -g 4
+  preemptprof bench pipe --format json
+  sudo preemptprof run -n 5 -- preemptprof bench spawn")]
 pub struct BenchArgs {
     /// Shape of the result
     #[arg(long, value_enum, default_value_t, global = true)]
@@ -485,6 +498,22 @@ pub enum Bench {
     Timers(workloads::timers::Args),
     /// Pairs of veth devices created and deleted
     Veth(workloads::veth::Args),
+}
+
+/// The command line. A value that begins like a negative number is a value that is
+/// wrong, not an option nobody knows.
+pub(super) fn command() -> clap::Command {
+    fn numbers(command: clap::Command) -> clap::Command {
+        command
+            .mut_args(
+                |arg| match arg.get_action().takes_values() && !arg.is_positional() {
+                    true => arg.allow_negative_numbers(true),
+                    false => arg,
+                },
+            )
+            .mut_subcommands(numbers)
+    }
+    numbers(Cli::command())
 }
 
 /// Reads `10`, `1.5s`, `500ms`, `2m`.
@@ -535,13 +564,11 @@ fn parse_size(text: &str) -> Result<u32, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]
     fn the_definitions_are_sound() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use super::terminal;
+use super::{outputs, terminal};
 use crate::catalog::Catalog;
 use crate::diff::{self, Input, flame};
-use crate::error::hinted;
+use crate::error::misuse;
 use crate::output;
 use crate::recording;
 use crate::report::{diff as text, diff_markdown, json};
@@ -64,8 +64,9 @@ pub struct DiffArgs {
 pub(super) fn diff(args: &DiffArgs) -> anyhow::Result<u8> {
     for path in &args.output {
         format_of(path)?;
-        output::check(path, args.force)?;
     }
+    let inputs: Vec<&Path> = args.base.iter().chain(&args.vs).map(|p| &**p).collect();
+    outputs::check(&args.output, &inputs, args.force)?;
     let base = load(&args.base)?;
     let new = load(&args.vs)?;
     let catalog = Catalog::builtin();
@@ -113,7 +114,7 @@ fn format_of(path: &Path) -> anyhow::Result<Option<DiffFormat>> {
         Some("json") => Ok(Some(DiffFormat::Json)),
         Some("md") => Ok(Some(DiffFormat::Markdown)),
         Some("txt") => Ok(Some(DiffFormat::Text)),
-        _ => Err(hinted(
+        _ => Err(misuse(
             format!("{}: which format?", path.display()),
             ["the output's name ends in .svg, .json, .md or .txt"],
         )),

@@ -7,9 +7,9 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::args::{ExportArgs, ExportFormat, Weight};
-use super::{listen, saved, terminal};
+use super::{listen, outputs, saved, terminal};
 use crate::catalog::Catalog;
-use crate::error::hinted;
+use crate::error::misuse;
 use crate::export::{By, csv, firefox, folded, openmetrics, pprof, speedscope, svg, trace};
 use crate::model::{self, AnalyseOptions, Attribution, Knowledge, Report};
 use crate::output;
@@ -39,16 +39,14 @@ const ENDINGS: [(&str, ExportFormat); 17] = [
 
 /// Writes a recording in other formats.
 pub(super) fn export(args: &ExportArgs) -> anyhow::Result<u8> {
-    let outputs = outputs(args)?;
+    let outputs = wanted(args)?;
     if args.by == Weight::Rcu && !outputs.iter().any(|output| output.has_weights()) {
-        return Err(hinted(
+        return Err(misuse(
             "--by rcu would change nothing",
             ["folded, svg, pprof and speedscope have weights that can be time blocked"],
         ));
     }
-    for path in outputs.iter().filter_map(|output| output.path) {
-        output::check(path, args.force)?;
-    }
+    outputs::check(&args.output, &[&args.file], args.force)?;
     let recording = saved::load(&args.file, args.salvage)?;
     let knowledge = Knowledge::new(Catalog::builtin(), &recording.header.kernel);
     let attribution = Attribution::new(&recording, &knowledge);
@@ -167,10 +165,11 @@ impl Output<'_> {
     }
 }
 
-fn outputs(args: &ExportArgs) -> anyhow::Result<Vec<Output<'_>>> {
+/// What is to be written.
+fn wanted(args: &ExportArgs) -> anyhow::Result<Vec<Output<'_>>> {
     let served = args.listen.as_ref().map(|_| ExportFormat::Openmetrics);
     if served.is_some() && args.format.is_some_and(|format| Some(format) != served) {
-        return Err(hinted(
+        return Err(misuse(
             "--listen serves metrics only",
             ["leave --format out, or give --format openmetrics"],
         ));
@@ -184,7 +183,7 @@ fn outputs(args: &ExportArgs) -> anyhow::Result<Vec<Output<'_>>> {
         }]);
     }
     if args.format.is_some() && args.output.len() > 1 {
-        return Err(hinted(
+        return Err(misuse(
             "--format with more than one -o",
             ["leave it out: each -o is written in the format that its extension means"],
         ));
@@ -204,14 +203,6 @@ fn outputs(args: &ExportArgs) -> anyhow::Result<Vec<Output<'_>>> {
             .ok_or_else(|| which(Some(path.as_path())))?;
         anyhow::Ok((format, plain.is_some() && format != ExportFormat::Pprof))
     };
-    for (at, path) in args.output.iter().enumerate() {
-        if args.output[..at].contains(path) {
-            return Err(hinted(
-                format!("-o {} is given twice", path.display()),
-                ["each output is a file of its own"],
-            ));
-        }
-    }
     args.output
         .iter()
         .map(|path| {
@@ -229,7 +220,7 @@ fn which(path: Option<&Path>) -> anyhow::Error {
     let hint = "give --format, or an output ending in .svg, .html, .folded, .pb.gz, .firefox.json, \
                 .speedscope.json, .trace.json, .csv, .callers.csv or .prom";
     match path {
-        None => hinted("which format?", [hint]),
-        Some(path) => hinted(format!("which format for {}?", path.display()), [hint]),
+        None => misuse("which format?", [hint]),
+        Some(path) => misuse(format!("which format for {}?", path.display()), [hint]),
     }
 }

@@ -9,9 +9,9 @@ use std::thread;
 use anyhow::Context as _;
 
 use super::args::{ImportArgs, ImportKind};
-use crate::error::hinted;
+use super::outputs;
+use crate::error::{hinted, misuse};
 use crate::import::{self, Imported, Known, folded, perf_script};
-use crate::output;
 use crate::recording::{Header, Writer};
 use crate::report::escape;
 
@@ -20,7 +20,15 @@ const MAX_COMPLAINT: u64 = 4096;
 
 /// Makes a recording of samples that another tool took.
 pub(super) fn import(args: &ImportArgs) -> anyhow::Result<u8> {
-    output::check(&args.output, args.force)?;
+    if args.weight.is_some() && args.kind != ImportKind::Folded {
+        return Err(misuse(
+            "--weight is of folded stacks",
+            ["each sample that perf prints counts as one"],
+        ));
+    }
+    let mut inputs = vec![args.file.as_path()];
+    inputs.extend(args.config.as_deref());
+    outputs::check(&[&args.output], &inputs, args.force)?;
     let config = args.config.as_deref().map(import::read_config);
     let stdin = args.file == Path::new("-");
     let tool = match args.kind {
@@ -44,7 +52,7 @@ pub(super) fn import(args: &ImportArgs) -> anyhow::Result<u8> {
     let failed = || format!("cannot import {}", args.file.display());
     let imported = match (args.kind, stdin) {
         (ImportKind::PerfData, true) => {
-            return Err(hinted(
+            return Err(misuse(
                 "perf-data cannot be read from stdin",
                 ["perf script --header | preemptprof import perf-script - can"],
             ));
@@ -68,12 +76,14 @@ pub(super) fn import(args: &ImportArgs) -> anyhow::Result<u8> {
 }
 
 fn open(path: &Path) -> anyhow::Result<BufReader<File>> {
-    let file = File::open(path).map_err(|error| {
-        hinted(
-            format!("cannot read {}: {error}", path.display()),
-            ["check the path and its permissions; - is stdin"],
-        )
-    })?;
+    let refused = |why: &dyn std::fmt::Display, hint: &str| {
+        hinted(format!("cannot read {}: {why}", path.display()), [hint])
+    };
+    let file = File::open(path)
+        .map_err(|error| refused(&error, "check the path and its permissions; - is stdin"))?;
+    if file.metadata().is_ok_and(|meta| meta.is_dir()) {
+        return Err(refused(&"it is a directory", "give the name of a file"));
+    }
     Ok(BufReader::with_capacity(1 << 18, file))
 }
 

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::collect::Signals;
-use crate::error::hinted;
+use crate::error::{hinted, misuse};
 use crate::export::openmetrics::CONTENT_TYPE;
 
 /// Bytes of a request line with its headers.
@@ -85,7 +85,11 @@ fn cannot_listen(address: &str, error: &io::Error) -> anyhow::Error {
         io::ErrorKind::AddrNotAvailable => "this machine does not have that address",
         _ => "give an address and a port, as 127.0.0.1:9464, [::1]:9464 or 0.0.0.0:9464",
     };
-    hinted(format!("cannot listen on `{address}`: {error}"), [hint])
+    let what = format!("cannot listen on `{address}`: {error}");
+    match error.kind() {
+        io::ErrorKind::InvalidInput => misuse(what, [hint]),
+        _ => hinted(what, [hint]),
+    }
 }
 
 /// Waits for a connection or a signal.

@@ -11,6 +11,7 @@ mod inspect;
 mod listen;
 mod measure;
 mod meter;
+mod outputs;
 mod repeat;
 mod saved;
 mod sweep;
@@ -21,30 +22,41 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::Parser as _;
+use clap::FromArgMatches as _;
 use clap::error::ErrorKind;
 
 pub use args::Cli;
 use args::Command;
 
+use crate::error::is_misuse;
+
 /// Exit status of `run` and `record` when preemptprof itself failed: their
 /// other statuses are the workload's own.
 const OURS: u8 = 125;
+/// Exit status of the others when the command line makes no sense.
+const MISUSE: u8 = 2;
 
 /// Runs the command line and returns its exit status.
 pub fn main() -> ExitCode {
     let began = Instant::now();
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let cli = match Cli::try_parse_from(&arguments) {
+    let parsed = args::command().try_get_matches_from(&arguments);
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
-            // Nothing is left to say when the terminal is gone.
-            let _ = error.print();
-            return match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-                _ if is_measuring(&arguments) => ExitCode::from(OURS),
-                _ => ExitCode::from(2),
-            };
+            if matches!(
+                error.kind(),
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+            ) {
+                // Nothing is left to say when the terminal is gone.
+                let _ = error.print();
+                return ExitCode::SUCCESS;
+            }
+            terminal::print_usage_error(&error);
+            return ExitCode::from(match is_measuring(&arguments) {
+                true => OURS,
+                false => MISUSE,
+            });
         }
     };
     if matches!(
@@ -75,7 +87,10 @@ pub fn main() -> ExitCode {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
             terminal::print_error(&error);
-            ExitCode::from(failure)
+            ExitCode::from(match is_misuse(&error) && failure != OURS {
+                true => MISUSE,
+                false => failure,
+            })
         }
     }
 }

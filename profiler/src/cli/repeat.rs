@@ -34,8 +34,7 @@ pub struct RepeatArgs {
     #[arg(long, value_name = "CMD")]
     pub between: Option<OsString>,
     /// What to compare runs by: wall, a benchmark's name, or
-    /// NAME[:lower|higher][:UNIT]=REGEX with the number in the first group; by
-    /// default what a known benchmark prints, else the wall time
+    /// NAME[:lower|higher][:UNIT]=REGEX with the number in its first group
     #[arg(long, value_name = "METRIC")]
     pub metric: Option<String>,
     /// Run the command once, or -n times, for each of these values, put in place of

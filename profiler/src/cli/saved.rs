@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use super::args::{Format, ReportArgs};
-use super::terminal;
+use super::{outputs, terminal};
 use crate::catalog::Catalog;
 use crate::model::{self, AnalyseOptions, Attribution, Knowledge};
 use crate::output;
@@ -14,7 +14,7 @@ use crate::report::{html, json, text};
 /// Prints the report of a recording, or writes it as a page.
 pub(super) fn report(args: &ReportArgs) -> anyhow::Result<u8> {
     if let Some(page) = &args.html {
-        output::check(page, args.force)?;
+        outputs::check(&[page], &[&args.file], args.force)?;
     }
     let recording = load(&args.file, args.salvage)?;
     let knowledge = Knowledge::new(Catalog::builtin(), &recording.header.kernel);

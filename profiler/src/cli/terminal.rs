@@ -62,6 +62,18 @@ pub(super) fn print_error(error: &anyhow::Error) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
+/// Prints what the parser of the command line has to say, in the form of all
+/// other errors.
+pub(super) fn print_usage_error(error: &clap::Error) {
+    let text = error.render().to_string();
+    let text = text.replace("\n  tip: ", "\nhint: ").replace(
+        "For more information, try '--help'.",
+        "hint: --help lists what there is, with examples",
+    );
+    // Nothing is left to say when the terminal is gone.
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
 /// What helps wherever descriptors ran out.
 fn descriptors(error: &anyhow::Error) -> Option<String> {
     let errno = error

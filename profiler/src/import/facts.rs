@@ -1,10 +1,10 @@
 //! What is known of the kernel that imported samples come from.
 
 use std::fs::File;
-use std::io::{BufReader, Read as _};
+use std::io::{self, BufReader, Read as _};
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use flate2::bufread::MultiGzDecoder;
 
 use super::Known;
@@ -22,10 +22,18 @@ const MAX_CONFIG: u64 = 16 << 20;
 ///
 /// When the file cannot be read or sets no option.
 pub fn read_config(path: &Path) -> Result<(Config, String)> {
-    let failed = || format!("cannot read the kernel configuration {}", path.display());
-    let mut input = BufReader::new(File::open(path).with_context(failed)?);
-    let compressed = std::io::BufRead::fill_buf(&mut input)
-        .with_context(failed)?
+    let failed = |error: io::Error| {
+        hinted(
+            format!(
+                "cannot read the kernel configuration {}: {error}",
+                path.display()
+            ),
+            ["it is the .config of the build, /boot/config-RELEASE or /proc/config.gz"],
+        )
+    };
+    let mut input = BufReader::new(File::open(path).map_err(failed)?);
+    let compressed = io::BufRead::fill_buf(&mut input)
+        .map_err(failed)?
         .starts_with(&[0x1f, 0x8b]);
     let mut bytes = Vec::new();
     if compressed {
@@ -35,7 +43,7 @@ pub fn read_config(path: &Path) -> Result<(Config, String)> {
     } else {
         input.take(MAX_CONFIG).read_to_end(&mut bytes)
     }
-    .with_context(failed)?;
+    .map_err(failed)?;
     let config = Config::parse(&String::from_utf8_lossy(&bytes));
     if config.is_empty() {
         return Err(hinted(

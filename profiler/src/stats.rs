@@ -47,6 +47,24 @@ pub fn mean_interval(values: &[f64]) -> Option<(f64, f64)> {
     Some((mean - spread, mean + spread))
 }
 
+/// Which of several tests made together are significant, after Benjamini and
+/// Hochberg (1995): of those that are, a fraction of [`ALPHA`] is so by chance on
+/// average, and where nothing differs, so is any at all.
+pub fn discoveries(p: &[f64]) -> Vec<bool> {
+    let mut sorted = p.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let tests = p.len() as f64;
+    let bound = sorted
+        .iter()
+        .enumerate()
+        .filter(|(rank, p)| **p <= ALPHA * (rank + 1) as f64 / tests)
+        .map(|(_, p)| *p)
+        .next_back();
+    p.iter()
+        .map(|p| bound.is_some_and(|bound| *p <= bound))
+        .collect()
+}
+
 /// Two samples compared by Welch's method.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Welch {
@@ -196,6 +214,25 @@ mod tests {
 
     fn near(a: f64, b: f64) -> bool {
         (a - b).abs() < 1e-4 * b.abs().max(1e-3)
+    }
+
+    #[test]
+    fn several_tests_together_claim_no_more_than_one() {
+        // The example of Benjamini and Hochberg's paper: four of fifteen.
+        let p = [
+            0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240, 0.4262,
+            0.5719, 0.6528, 0.7590, 1.0,
+        ];
+        let found = discoveries(&p);
+        assert!(found[..4].iter().all(|found| *found));
+        assert!(!found[4..].iter().any(|found| *found));
+        // One of nine alone, and all nine together.
+        assert_eq!(discoveries(&[0.008; 9]), [true; 9]);
+        let mut one = [0.5; 9];
+        one[3] = 0.008;
+        assert_eq!(discoveries(&one), [false; 9]);
+        assert_eq!(discoveries(&[0.04]), [true]);
+        assert!(discoveries(&[]).is_empty());
     }
 
     #[test]

@@ -118,6 +118,7 @@ pub struct MetricDiff {
     pub high: Option<f64>,
     /// Whether chance alone makes so great a difference in less than 1 of 20
     /// comparisons, by `test`.
+    /// In a sweep all points are judged together, by their false discovery rate.
     pub significant: bool,
     /// `mann-whitney`, or `none` when a side has fewer than two runs.
     pub test: String,

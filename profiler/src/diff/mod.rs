@@ -16,6 +16,7 @@ use crate::catalog::Catalog;
 use crate::error::hinted;
 use crate::model::points;
 use crate::report::escape;
+use crate::stats::discoveries;
 pub use document::{Diff, SCHEMA};
 use document::{LatencyDiff, PointDiff, RcuDiff, SwitchesDiff};
 pub use side::Input;
@@ -96,6 +97,7 @@ pub fn compare(
         {
             warnings.push(format!("The point {} is in NEW alone.", name(point)));
         }
+        together(&mut diff.points);
         if diff.points.is_empty() {
             return Err(hinted(
                 "the sweeps have no point in common",
@@ -108,6 +110,23 @@ pub fn compare(
     diff.differences = differences;
     diff.warnings = warnings;
     Ok(diff)
+}
+
+/// Judges the points of a sweep together: of many, one differs by chance.
+fn together(points: &mut [PointDiff]) {
+    let p = |point: &PointDiff| point.metric.as_ref()?.p;
+    let tested: Vec<f64> = points.iter().filter_map(p).collect();
+    let mut found = discoveries(&tested).into_iter();
+    for point in points.iter_mut().filter(|point| p(point).is_some()) {
+        let significant = found.next().unwrap_or(false);
+        if let Some(metric) = &mut point.metric {
+            metric.significant = significant;
+            if metric.can_be_significant() && !significant {
+                // There is nothing to explain.
+                point.explained = None;
+            }
+        }
+    }
 }
 
 /// A point's name: `groups=4, loops=10`.

@@ -152,13 +152,18 @@ fn metrics(page: &mut Page, diff: &Diff) {
     let mut head = |page: &mut Page, metric: &MetricDiff| {
         if std::mem::take(&mut first) {
             let text = format!(
-                "{}{}, {} is better; * is significant at 0.05",
+                "{}{}, {} is better; * is significant at 0.05{}",
                 escape(&metric.name),
                 match metric.unit.as_str() {
                     "" => String::new(),
                     unit => format!(" in {}", escape(unit)),
                 },
-                escape(&metric.better)
+                escape(&metric.better),
+                if diff.points.is_empty() {
+                    ""
+                } else {
+                    ", all points taken together"
+                }
             );
             page.line(0, &text, Style::new());
         }

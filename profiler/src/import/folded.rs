@@ -13,7 +13,7 @@ use anyhow::Context as _;
 
 use super::facts::kernel_facts;
 use super::lines::Lines;
-use super::stacks::{Interner, MAX_DEPTH, Printed, Stacks};
+use super::stacks::{Interner, MAX_DEPTH, Printed, Stacks, UNKNOWN};
 use super::{Imported, Known, UNKNOWN_EVENT, evidence, header, probes};
 use crate::catalog::is_entry_frame;
 use crate::error::hinted;
@@ -166,7 +166,8 @@ impl Reader {
             let name = unescape(name);
             let printed = Printed {
                 symbol: &name,
-                module,
+                // No module is the kernel.
+                module: if depth < user_frames { UNKNOWN } else { module },
                 ..Printed::default()
             };
             let id = self.interner.frame(sink, &printed);
@@ -286,6 +287,20 @@ mod tests {
                 recording.symbols[symbol as usize].name.as_str()
             })
             .collect()
+    }
+
+    /// No module is the kernel, which other tools would then show.
+    #[test]
+    fn user_frames_are_in_no_kernel() {
+        let text = "a;main;write;entry_SYSCALL_64_after_hwframe;ksys_write 1\n";
+        let recording = read(text, &Known::default()).unwrap();
+        let modules: Vec<(&str, &str)> = recording
+            .symbols
+            .iter()
+            .map(|symbol| (symbol.name.as_str(), symbol.module.as_str()))
+            .collect();
+        assert!(modules.contains(&("main", "[unknown]")), "{modules:?}");
+        assert!(modules.contains(&("ksys_write", "")), "{modules:?}");
     }
 
     #[test]

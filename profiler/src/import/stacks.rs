@@ -16,8 +16,8 @@ pub(super) struct Printed<'a> {
     pub(super) module: &'a str,
 }
 
-/// Stands for a symbol that is not known.
-const UNKNOWN: &str = "[unknown]";
+/// Stands for a symbol, or a user-mode object, that is not known.
+pub(super) const UNKNOWN: &str = "[unknown]";
 
 /// Puts stacks into a sink. One that is used again and again allocates nothing
 /// but for new symbols.

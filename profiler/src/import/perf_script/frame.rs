@@ -1,6 +1,6 @@
 //! A line of a call chain: `address symbol+0xoffset (object)`.
 
-use super::super::stacks::Printed;
+use super::super::stacks::{Printed, UNKNOWN};
 
 /// Whose code a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,9 @@ fn place(addr: u64, object: &str) -> (Owner, &str) {
     };
     match object {
         "[vsyscall]" | "[vdso]" | "[vdso32]" | "[stack]" | "[heap]" => (Owner::Other, object),
-        "" | "[unknown]" | "inlined" => (by_address, ""),
+        // No module is the kernel.
+        "" | "[unknown]" | "inlined" if by_address == Owner::Other => (Owner::Other, UNKNOWN),
+        "" | "[unknown]" | "inlined" => (Owner::Kernel, ""),
         _ => match kernel_object(object) {
             Some(module) => (Owner::Kernel, module),
             None if by_address == Owner::Kernel => (Owner::Kernel, ""),

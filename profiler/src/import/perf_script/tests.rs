@@ -185,7 +185,7 @@ fn frames() {
             "\t   4005d6 operator()(int) const (inlined)",
             "operator()(int) const",
             0,
-            "",
+            "[unknown]",
             Other,
         ),
         (

@@ -256,7 +256,7 @@ fn plural(count: usize, what: &str) -> String {
 fn withheld(html: &mut Html, rows: &[(&OptionReport, Option<Estimate>)]) {
     let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (option, _) in rows {
-        if let Some(reason) = option.no_gain.as_deref() {
+        if let (None, Some(reason)) = (option.gain_if_off, option.no_gain.as_deref()) {
             let name = short(&option.option.name);
             by_reason.entry(reason).or_default().push(name);
         }

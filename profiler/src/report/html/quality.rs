@@ -106,7 +106,7 @@ fn counted(counting: &CountingReport) -> String {
 
 /// The profiler's own cost, part by part.
 fn cost(html: &mut Html, own: &OverheadReport, counting: Option<&CountingReport>) {
-    html.raw("<table class=\"fit\"><thead><tr><th>Part of the own cost<th class=\"num\">Takes");
+    html.raw("<table class=\"facts\"><thead><tr><th>Part of the own cost<th class=\"num\">Takes");
     html.raw("<th>How that is known</tr></thead><tbody>\n");
     let mut part = |name: &str, takes: &str, how: &str| {
         html.raw(&row(&[("", name), ("num", takes), ("", how)]));

@@ -1,6 +1,6 @@
 //! `preemptprof export`: a recording in the formats of other tools.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IntoInnerError, Write};
 use std::path::{Path, PathBuf};
 
 use flate2::Compression;
@@ -114,8 +114,11 @@ impl Source<'_> {
         if !output.gzip {
             return self.write_plain(output.format, out);
         }
-        let mut gzip = GzEncoder::new(out, Compression::fast());
+        let gzip = GzEncoder::new(out, Compression::fast());
+        // Formats write a number at a time; to the compressor each piece is work.
+        let mut gzip = BufWriter::with_capacity(1 << 16, gzip);
         self.write_plain(output.format, &mut gzip)?;
+        let gzip = gzip.into_inner().map_err(IntoInnerError::into_error)?;
         gzip.finish()?;
         Ok(())
     }

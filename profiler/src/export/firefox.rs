@@ -7,16 +7,16 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use fxprof_processed_profile::{
-    CategoryColor, CategoryPairHandle, CpuDelta, Frame, FrameFlags, FrameInfo, Profile,
-    ReferenceTimestamp, SamplingInterval, StackHandle, StringHandle, ThreadHandle, Timestamp,
-    WeightType,
+    CategoryColor, CategoryPairHandle, CpuDelta, Frame, FrameFlags, FrameHandle, FrameInfo,
+    Profile, ReferenceTimestamp, SamplingInterval, StackHandle, StringHandle, ThreadHandle,
+    Timestamp, WeightType,
 };
 
 use super::By;
 use super::group::{self, Key, Part};
 use crate::fast_map::FastMap;
 use crate::model::{Attribution, comm, frame_name, is_workload};
-use crate::recording::Recording;
+use crate::recording::{Recording, Sample};
 use crate::report::{command_line, escape};
 
 /// Threads that get a track each. A recording with more has one track a name,
@@ -74,6 +74,17 @@ impl Tracks {
     }
 }
 
+impl Tracks {
+    /// The track of a sample: its number and its name.
+    const fn of_sample<'r>(self, sample: &Sample, name: &'r str) -> (u32, &'r str) {
+        match self {
+            Self::Threads => (sample.pid, ""),
+            Self::Names => (0, name),
+            Self::One => (0, ""),
+        }
+    }
+}
+
 struct Builder<'r> {
     recording: &'r Recording,
     attribution: &'r Attribution,
@@ -117,17 +128,14 @@ impl<'r> Builder<'r> {
         let recording = self.recording;
         let tracks = Tracks::of(recording);
         let delta = CpuDelta::from_nanos(per_sample(recording));
+        let samples = || recording.samples.iter().filter(|s| is_workload(s));
         let mut processes = HashMap::new();
         let mut threads: HashMap<(u32, &str), ThreadHandle> = HashMap::new();
-        let mut stacks: FastMap<(ThreadHandle, Key), Option<StackHandle>> = FastMap::default();
-        for sample in recording.samples.iter().filter(|s| is_workload(s)) {
+        let mut keys: HashMap<ThreadHandle, FastMap<Key, Option<StackHandle>>> = HashMap::new();
+        let mut order = Vec::new();
+        for sample in samples() {
             let name = comm(recording, sample.comm);
-            let track = match tracks {
-                Tracks::Threads => (sample.pid, ""),
-                Tracks::Names => (0, name),
-                Tracks::One => (0, ""),
-            };
-            let time = Timestamp::from_nanos_since_reference(sample.time_ns);
+            let track = tracks.of_sample(sample, name);
             let thread = *threads.entry(track).or_insert_with(|| {
                 let tgid = match tracks {
                     Tracks::Threads => sample.tgid,
@@ -137,6 +145,7 @@ impl<'r> Builder<'r> {
                     Tracks::One => "all tasks".into(),
                     Tracks::Threads | Tracks::Names => escape(name),
                 };
+                let time = Timestamp::from_nanos_since_reference(sample.time_ns);
                 let profile = &mut self.profile;
                 let process = *processes
                     .entry(tgid)
@@ -145,49 +154,101 @@ impl<'r> Builder<'r> {
                 let thread = profile.add_thread(process, track.0, time, main);
                 profile.set_thread_name(thread, &label);
                 profile.set_thread_samples_weight_type(thread, WeightType::Samples);
+                order.push(thread);
                 thread
             });
-            let key = Key::of(sample);
-            let stack = match stacks.get(&(thread, key)) {
-                Some(stack) => *stack,
-                None => {
-                    let stack = self.stack(thread, key);
-                    stacks.insert((thread, key), stack);
-                    stack
-                }
+            let key = Key {
+                // The track says whose it is.
+                comm: 0,
+                ..Key::of(sample)
             };
+            keys.entry(thread).or_default().insert(key, None);
+        }
+        // In the order they appeared: a profile is the same on every run.
+        for thread in order {
+            if let Some(keys) = keys.get_mut(&thread) {
+                self.stacks(thread, keys);
+            }
+        }
+        for sample in samples() {
+            let track = tracks.of_sample(sample, comm(recording, sample.comm));
+            let key = Key {
+                comm: 0,
+                ..Key::of(sample)
+            };
+            let thread = threads[&track];
+            let time = Timestamp::from_nanos_since_reference(sample.time_ns);
+            let stack = keys[&thread][&key];
             self.profile.add_sample(thread, time, stack, delta, 1);
         }
         self.profile
     }
 
-    fn stack(&mut self, thread: ThreadHandle, key: Key) -> Option<StackHandle> {
-        let parts: Vec<Part> =
-            group::parts(self.recording, self.attribution, key, By::Time).collect();
+    /// Puts a thread's stacks into the profile, neighbours in the tree one after
+    /// the other: what two of them share is looked up once.
+    fn stacks(&mut self, thread: ThreadHandle, keys: &mut FastMap<Key, Option<StackHandle>>) {
+        let recording = self.recording;
+        let inwards = |key: &Key| {
+            let user = crate::model::frames(recording, key.user_stack).iter().rev();
+            let kernel = crate::model::frames(recording, key.kernel_stack)
+                .iter()
+                .rev();
+            user.chain(kernel)
+        };
+        let mut sorted: Vec<Key> = keys.keys().copied().collect();
+        sorted.sort_unstable_by(|a, b| inwards(a).cmp(inwards(b)).then_with(|| a.cmp(b)));
+        let mut handles: FastMap<(&str, CategoryPairHandle), FrameHandle> = FastMap::default();
+        // The stack before, outermost first.
+        let mut before: Vec<(FrameHandle, StackHandle)> = Vec::new();
+        let mut frames: Vec<(&str, CategoryPairHandle)> = Vec::new();
+        for key in sorted {
+            self.frames(key, &mut frames);
+            let mut shares = true;
+            let mut parent = None;
+            for (depth, &(name, category)) in frames.iter().rev().enumerate() {
+                let frame = *handles.entry((name, category)).or_insert_with(|| {
+                    let frame = FrameInfo {
+                        frame: Frame::Label(self.string(name)),
+                        category_pair: category,
+                        flags: FrameFlags::empty(),
+                    };
+                    self.profile.intern_frame(thread, frame)
+                });
+                shares &= before.get(depth).is_some_and(|(same, _)| *same == frame);
+                if !shares {
+                    before.truncate(depth);
+                    let stack = self.profile.intern_stack(thread, parent, frame);
+                    before.push((frame, stack));
+                }
+                parent = Some(before[depth].1);
+            }
+            before.truncate(frames.len());
+            keys.insert(key, parent);
+        }
+    }
+
+    /// The names of a stack's frames and their categories, innermost first.
+    fn frames(&mut self, key: Key, frames: &mut Vec<(&'r str, CategoryPairHandle)>) {
+        let (recording, attribution) = (self.recording, self.attribution);
         let kernel_frames = if key.user_mode {
             0
         } else {
-            crate::model::frames(self.recording, key.kernel_stack).len()
+            crate::model::frames(recording, key.kernel_stack).len()
         };
-        let mut frames: Vec<FrameInfo> = Vec::with_capacity(parts.len());
-        for (depth, part) in parts.into_iter().enumerate() {
+        frames.clear();
+        let parts = group::parts(recording, attribution, key, By::Time);
+        for (depth, part) in parts.enumerate() {
             let (name, option) = match part {
-                Part::Frame(frame, option) => (frame_name(self.recording, frame), option),
+                Part::Frame(frame, option) => (frame_name(recording, frame), option),
                 Part::Missing(name) => (name, None),
             };
-            let category_pair = match option {
+            let category = match option {
                 Some(option) => self.category(option),
                 None if depth < kernel_frames => self.kernel,
                 None => self.user,
             };
-            frames.push(FrameInfo {
-                frame: Frame::Label(self.string(name)),
-                category_pair,
-                flags: FrameFlags::empty(),
-            });
+            frames.push((name, category));
         }
-        self.profile
-            .intern_stack_frames(thread, frames.into_iter().rev())
     }
 
     fn string(&mut self, name: &'r str) -> StringHandle {

@@ -7,7 +7,7 @@
 //! option=CONFIG_X` sort by it; the task's name is the label `comm`.
 
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, IntoInnerError, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -135,9 +135,11 @@ pub fn write(
     by: By,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let mut gzip = GzEncoder::new(out, Compression::fast());
+    let gzip = GzEncoder::new(out, Compression::fast());
+    let mut gzip = BufWriter::with_capacity(1 << 16, gzip);
     let profile = Builder::new(recording, attribution, by).write(&mut gzip)?;
     gzip.write_all(&profile.encode_to_vec())?;
+    let gzip = gzip.into_inner().map_err(IntoInnerError::into_error)?;
     gzip.finish()?;
     Ok(())
 }

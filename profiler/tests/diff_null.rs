@@ -50,7 +50,7 @@ fn drawn(from: &Recording, noise: &mut Noise, points: u64, runs: u64) -> Vec<Inp
     recording.samples = (0..SAMPLES)
         .map(|at| Sample {
             time_ns: at as u64 * (all * length / SAMPLES as u64),
-            ..from.samples[(noise.next() % from.samples.len() as u64) as usize].clone()
+            ..from.samples[(noise.next() % from.samples.len() as u64) as usize]
         })
         .collect();
     recording.trailer.runs = (0..all)

@@ -152,17 +152,17 @@ pub struct MeasureArgs {
         value_parser = parse_percent
     )]
     pub max_overhead: f64,
-    /// Cost by the kernel's BPF statistics, which slow all BPF programs down
+    /// Own cost by the kernel's BPF statistics; they slow all programs
     #[arg(long)]
     pub bpf_stats: bool,
-    /// Keep the ledger: what preemption costs and buys; dearer than the rest
+    /// Keep the ledger: what preemption costs and what it buys
     #[arg(long)]
     pub ledger: bool,
     /// How often.
     #[command(flatten)]
     pub repeat: RepeatArgs,
     /// The command to measure, with its arguments
-    #[arg(last = true, value_name = "CMD")]
+    #[arg(last = true, value_name = "CMD", help_heading = "Arguments")]
     pub workload: Vec<OsString>,
 }
 

@@ -17,7 +17,7 @@ use crate::error::hinted;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Repeats")]
 pub struct RepeatArgs {
-    /// Profile so many runs, each paired with one that nothing is attached to
+    /// Profile so many runs, each paired with an unprofiled one
     #[arg(short = 'n', long = "runs", value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub runs: Option<u32>,

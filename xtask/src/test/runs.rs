@@ -1,6 +1,8 @@
 //! Runs of preemptprof in a guest that several checks judge: a start of it is what is
 //! dear in an emulator, not what it watches.
 
+use std::ops::RangeInclusive;
+
 use super::checks::Subject;
 use crate::vm::SHARE;
 
@@ -40,9 +42,10 @@ trace_calls() {
     echo 0 >tracing_on; echo >trace; echo >set_ftrace_filter
     for function; do echo $function >>set_ftrace_filter || exit 1; done
     echo function >current_tracer || exit 1
+    echo 1 >tracing_on
 }
 calls_traced() {
-    cat trace
+    echo 0 >tracing_on; cat trace
     echo nop >current_tracer; echo >set_ftrace_filter; echo 1 >tracing_on
 }
 "#;
@@ -63,19 +66,22 @@ exec cat /tmp/hold
 ";
 
 /// Network namespaces end, which makes kernel workers call rcu_barrier and
-/// synchronize_rcu_expedited; the function tracer sees every call of the same time.
-/// It ends when no call was made for a while.
+/// synchronize_rcu_expedited; the function tracer sees every call, and marks say which
+/// were made while the profiler was surely attached. It ends when no call was made for
+/// a while; one that comes all the same has time to return.
 const NAMESPACES: &str = "\
 cd /sys/kernel/tracing || exit 1
-echo 1 >tracing_on
+echo begin >trace_marker
+before=$(grep -c 'rcu_barrier <-' trace)
 for i in 1 2 3; do unshare -n true; done
 was=0 tries=0
 while [ $tries -lt 20 ]; do
     sleep 0.4; now=$(grep -c 'rcu_barrier <-' trace)
-    [ $now -gt 0 ] && [ $now = $was ] && break
+    [ $now -gt $before ] && [ $now = $was ] && break
     was=$now tries=$((tries + 1))
 done
-echo 0 >tracing_on
+echo end >trace_marker
+sleep 0.2
 ";
 
 /// A run of the benchmarks, and what the kernel says of their tasks.
@@ -149,15 +155,38 @@ pub(super) fn barriers_without_btf(part: &str) -> String {
     )
 }
 
-/// How often the function tracer saw a function called.
-pub(super) fn traced(trace: &str, function: &str) -> u64 {
+/// How often the function tracer saw a function called: while the profiler was surely
+/// attached, and at the most, from before it was until after.
+pub(super) fn traced(trace: &str, function: &str) -> RangeInclusive<u64> {
     let called = format!(": {function} <-");
-    trace.lines().filter(|line| line.contains(&called)).count() as u64
+    let (mut least, mut most, mut inside) = (0, 0, false);
+    for line in trace.lines() {
+        if line.ends_with("mark_write: begin") {
+            inside = true;
+        } else if line.ends_with("mark_write: end") {
+            inside = false;
+        } else if line.contains(&called) {
+            most += 1;
+            least += u64::from(inside);
+        }
+    }
+    least..=most
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn calls_are_told_by_when_they_were_made() {
+        let call = "kworker/u4:1-31 [000] ..... 7.1: rcu_barrier <-cleanup_net\n";
+        let other = "kworker/u4:1-31 [000] ..... 7.1: rcu_barrier_func <-x\n";
+        let mark = |name: &str| format!("sh-9 [000] ..... 7.2: tracing_mark_write: {name}\n");
+        let (begin, end) = (mark("begin"), mark("end"));
+        let trace = format!("{call}{begin}{call}{other}{call}{end}{call}");
+        assert_eq!(traced(&trace, "rcu_barrier"), 2..=4);
+        assert_eq!(traced("", "rcu_barrier"), 0..=0);
+    }
 
     #[test]
     fn the_prelude_goes_through_all_models() {

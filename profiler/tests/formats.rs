@@ -347,6 +347,35 @@ fn trace_by_its_events() {
 }
 
 #[test]
+fn trace_tells_rcu_calls_apart() {
+    let mut builder = Builder::new();
+    builder.recording.header = common::messaging().header;
+    for function in [
+        "synchronize_rcu_expedited",
+        "rcu_barrier",
+        "synchronize_rcu",
+    ] {
+        builder.rcu("ip", 5_000, true, &[function, "netdev_run_todo+0x5b"]);
+    }
+    let file: Value = serde_json::from_slice(&export(&builder.recording).trace).unwrap();
+    let names: Vec<&str> = file["traceEvents"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|event| event["ph"] == "X")
+        .map(|event| event["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "synchronize_rcu_expedited",
+            "rcu_barrier",
+            "synchronize_rcu"
+        ]
+    );
+}
+
+#[test]
 fn csv_adds_up() {
     for (name, recording) in recordings() {
         let exported = export(&recording);

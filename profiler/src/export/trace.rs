@@ -1,6 +1,6 @@
 //! A trace for <https://ui.perfetto.dev> and chrome://tracing, in the JSON trace
 //! event format: switches and samples by CPU and epoch, samples by option, and
-//! each rcu_barrier call.
+//! each blocking RCU call.
 //!
 //! Counters hold what happened within an epoch, so the values of one counter add
 //! up to the run's total.
@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::timeline::{Timeline, epochs_by_cpu};
-use crate::model::{Attribution, comm, frame_name, frames};
+use crate::model::{Attribution, comm, frame_name, frames, rcu_function};
 use crate::recording::Recording;
 use crate::report::{command_line, escape};
 
@@ -153,7 +153,7 @@ impl Events<'_> {
                 .map(|&frame| escape(frame_name(recording, frame)))
                 .collect();
             self.put(&Event {
-                name: "rcu_barrier",
+                name: rcu_function(recording, event),
                 ph: "X",
                 ts: micros(event.time_ns),
                 dur: Some(micros(event.duration_ns)),

@@ -19,6 +19,7 @@ pub use attribution::{Attribution, Owned};
 pub(crate) use attribution::{UNKNOWN, comm, frame_name, frames};
 pub use interval::wilson;
 pub use knowledge::Knowledge;
+pub(crate) use rcu::rcu_function;
 pub use report::Report;
 pub use runs::{
     Measurements, PointMetric, ProfilerEffect, RunMetric, measurements, points, profiler_effect,

@@ -122,7 +122,7 @@ fn operation<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Option<&'stati
 }
 
 /// The function an event is of: the innermost frame of its stack.
-fn function<'r>(recording: &'r Recording, event: &RcuEvent) -> &'r str {
+pub(crate) fn rcu_function<'r>(recording: &'r Recording, event: &RcuEvent) -> &'r str {
     frames(recording, event.kernel_stack)
         .first()
         .map(|&frame| base_name(frame_name(recording, frame)))
@@ -145,7 +145,7 @@ fn calls_of(recording: &Recording, salvaged: bool, name: &str) -> Option<Rcu> {
     let mut events = recording
         .rcu
         .iter()
-        .filter(|event| function(recording, event) == name)
+        .filter(|event| rcu_function(recording, event) == name)
         .peekable();
     // A salvaged recording has no probe table, but its events were seen.
     if probe.is_none() && (!salvaged || events.peek().is_none()) {
